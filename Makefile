@@ -1,0 +1,56 @@
+# make demo and make test do all their set-up on a machine with Python 3.11 and nothing else.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+NOW    := $(shell date +%Y%m%d-%H%M%S)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help setup demo test test-all check lint types contracts tests bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+setup: $(READY)  ## the virtual environment, pinned
+
+# torch goes first and alone: resolved together with the rest, pip may pick another build of it.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: set PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## three hospitals, every row of the paper's Table 2, in minutes
+	$(BIN)/autofedavg run configs/demo.toml --out runs/$(NOW)
+	$(BIN)/autofedavg report runs/$(NOW)/demo --out reports/$(NOW)
+
+test: check  ## everything that must hold before a commit lands
+
+check: lint types contracts tests
+
+lint: $(READY)
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/codespell src tests bench docs configs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
+	$(BIN)/deptry src
+
+types: $(READY)
+	$(BIN)/mypy
+
+contracts: $(READY)
+	$(BIN)/lint-imports
+
+tests: $(READY)
+	$(BIN)/coverage erase
+	$(BIN)/pytest -m "not slow" --cov --cov-report=
+	$(BIN)/python tests/coverage_gate.py
+
+test-all: lint types contracts  ## also the long checks
+	$(BIN)/pytest
+
+bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one run
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage*

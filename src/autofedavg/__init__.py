@@ -1,0 +1,42 @@
+"""Auto-FedAvg: federated averaging with weights learned from the clients' own data.
+
+Names are imported when first used, so that `import autofedavg` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "AutoFedAvg": "methods.auto_fedavg",
+    "AutoFedAvgError": "errors",
+    "Bank": "averaging",
+    "Dirichlet": "constraints",
+    "FedAvg": "methods.fedavg",
+    "FedProx": "methods.fedprox",
+    "Federation": "federation",
+    "LoaderSite": "loaders",
+    "LocalOnly": "methods.local_only",
+    "Machine": "studies",
+    "Problem": "client",
+    "Softmax": "constraints",
+    "Training": "workbench",
+    "federate": "api",
+    "read_study": "experiment.config",
+    "resume": "studies",
+    "run_study": "studies",
+}
+
+__all__ = [*sorted(_WHERE)]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'autofedavg' has no attribute {name!r}")
+    return getattr(import_module(f"autofedavg.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

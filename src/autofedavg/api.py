@@ -1,0 +1,104 @@
+"""Your own network, loss and data loaders, federated."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from autofedavg.client import Problem
+from autofedavg.errors import RunError
+from autofedavg.evaluation import Summary, summarise
+from autofedavg.experiment.config import to_toml
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.run import Seen, run
+from autofedavg.experiment.store import RunFolder
+from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
+from autofedavg.method import Method
+from autofedavg.methods import METHODS
+from autofedavg.seeds import Seeds
+from autofedavg.studies import Machine, clients, read_toml
+from autofedavg.workbench import Loss, Training
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `federate` returns.
+
+    Attributes:
+        network: the network with the best global model in it; None for local-only.
+        alpha: the last aggregation weights by site; lists per layer for layer-wise weights.
+        rounds: one record a round, as in rounds.jsonl.
+        summary: the columns of the paper's tables.
+    """
+
+    network: nn.Module | None
+    alpha: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    summary: Summary
+
+
+def federate(
+    network: Callable[[], nn.Module],
+    loss: Loss,
+    sites: Mapping[str, LoaderSite],
+    score: Score,
+    *,
+    method: Method | str = "auto-fedavg",
+    rounds: int = 10,
+    training: Training | None = None,
+    seed: int = 0,
+    out: Path | str | None = None,
+    machine: Machine | None = None,
+    watch: Callable[[Seen], None] | None = None,
+) -> Result:
+    """Runs a method on your network, loss and data loaders.
+
+    Args:
+        network: builds the network.
+        loss: (network, batch) -> scalar loss.
+        sites: each site's loaders, by name.
+        score: (network, batch) -> one score per case, higher is better.
+        method: a method or its name; all its settings are the study's.
+        rounds: T.
+        training: how clients train; one pass over the loader with Adam by default.
+        seed: of the run.
+        out: a run folder to write; goes on with it if it is there. None keeps nothing.
+        machine: where to compute.
+        watch: told of every round.
+    """
+    machine = machine or Machine()
+    chosen: Method = METHODS[method]() if isinstance(method, str) else method
+    chosen.check(len(sites))
+    how = training or Training(epochs=1, learning_rate=1e-3)
+    named = {name: LoaderData(name, site, score) for name, site in sites.items()}
+    problem = Problem(network, loss, named, METRIC)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = RunFolder(Path(out or scratch))
+        described = {"rounds": rounds, "seed": seed, "sites": sorted(sites)}
+        described |= {"method": chosen.model_dump(), "training": how.model_dump()}
+        if not (folder.path / "config.toml").exists():
+            about = environment(machine.device, seed=seed)
+            folder = RunFolder.create(folder.path, to_toml(described), about)
+        elif read_toml(folder.path / "config.toml") != tomllib.loads(to_toml(described)):
+            raise RunError(
+                "this run folder holds a run with other settings",
+                where=str(folder.path),
+                remedy="write elsewhere",
+            )
+        with folder.lock(), clients(problem, how, Seeds(seed), machine) as federation:
+            w0, layout = problem.initial(Seeds(seed))
+            run(chosen, rounds, federation, w0, layout, METRIC, folder, watch)
+        lines = folder.rounds()
+        trained = None
+        if (folder.path / "checkpoints" / "best-global.json").exists():
+            trained = network()
+            trained.load_state_dict(folder.load("best-global").tensors)
+        alpha = lines[-1]["alpha"] or []
+        weights = dict(zip(sorted(sites), alpha, strict=False))
+        return Result(trained, weights, lines, summarise(folder.scores(), METRIC))

@@ -1,0 +1,52 @@
+"""How the server turns the clients' stepped beta into the next beta.
+
+`sgd` is Algorithm 1 to the letter: each client takes a gradient step, the server averages. `adam`
+holds Adam at the server: clients take a unit step, so what they moved by on average is the mean
+gradient. Either starts afresh at every LearnAggWeight, so a run's state is w and beta alone
+(decision 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class BetaOptimiser:
+    """Adam on the mean gradient at the server, or plain averaging of the clients' own steps."""
+
+    kind: Literal["adam", "sgd"]
+    rate: float
+    betas: tuple[float, float] = (0.5, 0.999)
+
+    @property
+    def client_rate(self) -> float:
+        """The step size of the clients' gradient step."""
+        return self.rate if self.kind == "sgd" else 1.0
+
+    def start(self) -> Step:
+        """A fresh step function (theta, mean over k of theta^{s,k}) -> next theta."""
+        if self.kind == "sgd":
+            return lambda _theta, average: average
+        parameter = torch.zeros(0, dtype=torch.float64)
+        adam: torch.optim.Adam | None = None
+
+        def step(theta: Tensor, average: Tensor) -> Tensor:
+            nonlocal adam, parameter
+            if adam is None:
+                parameter = theta.clone().requires_grad_()
+                adam = torch.optim.Adam([parameter], lr=self.rate, betas=self.betas)
+            with torch.no_grad():
+                parameter.copy_(theta)
+            parameter.grad = theta - average
+            adam.step()
+            return parameter.detach().clone()
+
+        return step

@@ -1,0 +1,222 @@
+"""One institution, engine-free: it answers five kinds of request from its own data.
+
+An answer is a function of the request, this site's data and what the shelf holds; randomness comes
+from (seed, site, purpose, round, step). So a request may be repeated, on any engine, and a client
+that died and came back gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from autofedavg import algorithm
+from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.errors import AutoFedAvgError, DataError
+from autofedavg.notes import Note, Site, arrays_of, model_of
+from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.workbench import Batch, Loss, Training, Workbench
+
+
+class CaseScore(NamedTuple):
+    """One metric of one case."""
+
+    case: str
+    metric: str
+    value: float
+
+
+class LocalData(Protocol):
+    """What a client needs to know of its own data; made by a task, or by you."""
+
+    def cases(self) -> Mapping[str, int]:
+        """The number of cases per split: train, validation, test (and holdout)."""
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
+        """The M_k batches of round t; the same ones whenever asked."""
+
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Batch:
+        """The batch of step s of LearnAggWeight in round t; the same one whenever asked."""
+
+    def score(self, network: nn.Module, split: str) -> list[CaseScore]:
+        """Scores a network on every case of a split."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned: a network, a loss, and every site's data.
+
+    Args:
+        network: builds the network; every call must build the same architecture.
+        loss: (network, batch) -> scalar.
+        sites: each site's data, by name.
+        metric: the score by which models are chosen; higher is better.
+    """
+
+    network: Callable[[], nn.Module]
+    loss: Loss
+    sites: Mapping[str, LocalData]
+    metric: str = "dice"
+
+    def initial(self, seeds: Seeds) -> tuple[Model, Layout]:
+        """w^0 and the layout of the network, from the run's seed."""
+        with global_seed(seeds.number("server", Purpose.INIT)):
+            network = self.network()
+        layout = Layout.of(network)
+        return layout.read(network), layout
+
+    def roster(self) -> list[Site]:
+        return [Site(name, dict(data.cases())) for name, data in sorted(self.sites.items())]
+
+
+class Shelf(Protocol):
+    """What a site remembers between requests: its own model, and the bag of all models."""
+
+    def keep_own(self, model: Model) -> Model:
+        """Remembers w_k; returns the remembered one."""
+
+    def own(self) -> Model | None:
+        """The w_k kept last."""
+
+    def keep_bank(self, bank: Bank, digest: str) -> None:
+        """Remembers all models under their digest."""
+
+    def bank(self, digest: str) -> Bank | None:
+        """The models of this digest, or None when they are not here."""
+
+
+@dataclass
+class MemoryShelf:
+    """A shelf in the process's memory."""
+
+    _own: Model | None = None
+    _bank: tuple[str, Bank] | None = field(default=None, repr=False)
+
+    def keep_own(self, model: Model) -> Model:
+        self._own = model
+        return model
+
+    def own(self) -> Model | None:
+        return self._own
+
+    def keep_bank(self, bank: Bank, digest: str) -> None:
+        self._bank = (digest, bank)
+
+    def bank(self, digest: str) -> Bank | None:
+        return self._bank[1] if self._bank and self._bank[0] == digest else None
+
+
+class Client:
+    """One institution.
+
+    Args:
+        site: its name.
+        data: its data.
+        workbench: the resident network; may be shared by the clients of one process.
+        seeds: the run's random streams.
+        shelf: what it remembers between requests.
+    """
+
+    def __init__(
+        self, site: str, data: LocalData, workbench: Workbench, seeds: Seeds, shelf: Shelf
+    ) -> None:
+        self.site, self.data, self.workbench = site, data, workbench
+        self.seeds, self.shelf = seeds, shelf
+
+    def answer(self, verb: str, note: Note) -> Note:
+        """Answers one request of the port."""
+        verbs: dict[str, Callable[[Note], Note]] = {
+            "local_train": self.local_train,
+            "share_models": self.share_models,
+            "update_beta": self.update_beta,
+            "evaluate": self.evaluate,
+            "validate_local": self.validate_local,
+        }
+        if verb not in verbs:
+            raise AutoFedAvgError(f"unknown request {verb!r}", where=f"client {self.site}")
+        return verbs[verb](note)
+
+    def local_train(self, note: Note) -> Note:
+        t = int(note.facts["t"])
+        training = self.workbench.training
+        with self._seeded(Purpose.NETWORK, t):
+            model, losses = algorithm.local_train(
+                self.workbench,
+                model_of(note.arrays),
+                self.data.train_batches(self.seeds, t, training),
+                training.rate(t, int(note.facts["T"])),
+                float(note.facts.get("mu", 0.0)),
+            )
+        loss = self._checked(losses, f"local_train, round {t}")
+        kept = self.shelf.keep_own(model)
+        return Note(arrays_of(kept), {"loss": loss})
+
+    def share_models(self, note: Note) -> Note:
+        models = {}
+        for name in note.facts["sites"]:
+            if f"values/{name}" in note.arrays:
+                models[name] = model_of(note.arrays, name)
+            elif (own := self.shelf.own()) is not None and name == self.site:
+                models[name] = own
+        if len(models) == len(note.facts["sites"]):
+            self.shelf.keep_bank(Bank.gather(models), note.facts["digest"])
+        return Note()
+
+    def update_beta(self, note: Note) -> Note:
+        how = note.facts
+        t, s = int(how["t"]), int(how["s"])
+        bank = self.shelf.bank(how["digest"])
+        if bank is None:
+            return Note({}, {"missing": True})
+        batch_size = self.workbench.training.batch_size
+        batch = self.data.weight_batch(self.seeds, t, s, how["data"], batch_size)
+        seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
+        with self._seeded(Purpose.NETWORK, t, s):
+            theta, loss = algorithm.update_beta(
+                self.workbench, bank, note.arrays["beta"], batch, how, seed
+            )
+        value = self._checked(loss.reshape(1), f"update_beta, round {t}, step {s}")
+        return Note({"theta": theta}, {"loss": value})
+
+    def evaluate(self, note: Note) -> Note:
+        scores = self._score(model_of(note.arrays), note.facts["split"])
+        return Note({}, {"scores": [list(score) for score in scores]})
+
+    def validate_local(self, note: Note) -> Note:
+        own = self.shelf.own()
+        if own is None:
+            raise AutoFedAvgError("has no trained model to validate", where=f"client {self.site}")
+        scores = self._score(own, "validation")
+        values = [score.value for score in scores if score.metric == note.facts["metric"]]
+        return Note({}, {"score": sum(values) / len(values)})
+
+    def _score(self, model: Model, split: str) -> list[CaseScore]:
+        self.workbench.load(model)
+        self.workbench.network.eval()
+        with torch.no_grad():
+            scores = self.data.score(self.workbench.network, split)
+        if not scores:
+            raise DataError(f"no {split} case to score", where=f"site {self.site}")
+        return scores
+
+    def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
+        """For what takes no generator, such as dropout."""
+        return global_seed(self.seeds.number(self.site, purpose, t, s), self.workbench.device)
+
+    def _checked(self, losses: Tensor, place: str) -> float:
+        """The mean loss; refuses losses that are not finite, naming the first such step."""
+        bad = (~torch.isfinite(losses)).nonzero()
+        if len(bad):
+            step = int(bad[0]) + 1
+            at = place if "step" in place else f"{place}, step {step}"
+            raise AutoFedAvgError(
+                f"the loss is {float(losses[bad[0]])}",
+                where=f"client {self.site}, {at}",
+                remedy="lower training.learning_rate, or look at this site's images and labels",
+            )
+        return float(losses.mean())

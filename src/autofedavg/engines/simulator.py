@@ -1,0 +1,181 @@
+"""All clients on one machine: no sockets, no serialisation, one resident network per worker.
+
+With one worker the clients live in this process. With more, each worker is a forked process that
+owns some of the clients; models lie in memory all of them share, and only requests travel. A
+client's numbers depend on `threads` alone, never on how many workers there are (decision 13).
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from autofedavg.client import Client, Problem
+from autofedavg.engines.workers import Arena, Crew, Worker
+from autofedavg.errors import AutoFedAvgError, ConfigError
+from autofedavg.notes import Lost, Note, Site
+from autofedavg.seeds import Seeds
+from autofedavg.workbench import Training, Workbench
+
+log = logging.getLogger(__name__)
+
+
+class Hands(NamedTuple):
+    """How many workers, and how many threads each."""
+
+    workers: int
+    threads: int
+
+
+def choose_hands(
+    K: int, device: str, cores: int, workers: int | None = None, threads: int | None = None
+) -> Hands:
+    """As many workers as cores and clients allow; cores left over become threads.
+
+    `threads` depends on K and the machine, not on `workers`: threads change the last bits of a
+    convolution, workers must not.
+
+    Example:
+        >>> choose_hands(K=3, device="cpu", cores=16)
+        Hands(workers=3, threads=5)
+    """
+    alone = device != "cpu" or not can_fork()
+    if workers is not None and workers > 1 and alone:
+        raise ConfigError(
+            f"{workers} workers cannot be used on {device} here",
+            where="workers",
+            remedy="use 1: worker processes need the CPU and an operating system that can fork",
+        )
+    each = threads or max(1, cores // K)
+    return Hands(workers or (1 if alone else max(1, min(K, cores // each))), each)
+
+
+def can_fork() -> bool:
+    """Whether worker processes can be had here."""
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+
+
+class Simulator:
+    """A fleet of simulated clients; use it as a context manager, so that workers end with it.
+
+    Args:
+        problem: network, loss and data of every site.
+        training: how clients train.
+        seeds: the run's random streams.
+        workers: worker processes; chosen by itself when None.
+        threads: threads per worker; chosen by itself when None.
+        device: "cpu", "cuda" or "cuda:1".
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        training: Training,
+        seeds: Seeds,
+        *,
+        workers: int | None = None,
+        threads: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self._sites = problem.roster()
+        if not self._sites:
+            raise ConfigError("there is no site to train on", where="sites")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        self.hands = choose_hands(len(self._sites), device, cores or 1, workers, threads)
+        self.device = checked_device(device)
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(self.hands.threads)
+        workbench = Workbench(problem.network(), problem.loss, training, self.device)
+        names = [site.name for site in self._sites]
+        self._arena = Arena(names, workbench.layout, self.device, self.hands.workers > 1)
+        shares = share_out(self._sites, self.hands.workers, training)
+        self._crews = [
+            Crew(
+                {
+                    name: Client(
+                        name, problem.sites[name], workbench, seeds, self._arena.shelf(name)
+                    )
+                    for name in share
+                }
+            )
+            for share in shares
+        ]
+        self._workers = (
+            [Worker(crew, self._arena) for crew in self._crews] if self.hands.workers > 1 else []
+        )
+        log.info("%d workers of %d threads for %d clients", *self.hands, len(names))
+
+    def roster(self) -> Sequence[Site]:
+        return self._sites
+
+    def ask(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> Mapping[str, Note | Lost]:
+        if not self._workers:
+            return self._crews[0].answer(verb, notes)
+        packed = self._arena.pack(notes)
+        busy = []
+        for worker in self._workers:
+            share = {name: packed[name] for name in worker.names if name in packed}
+            if share:
+                worker.send(verb, share)
+                busy.append(worker)
+        answers: dict[str, Note | Lost] = {}
+        failure: AutoFedAvgError | None = None
+        for worker in busy:
+            try:
+                answers.update(worker.receive(within))
+            except AutoFedAvgError as error:
+                failure = failure or error
+        if failure:
+            raise failure
+        return answers
+
+    def close(self) -> None:
+        """Ends the workers and gives back the threads."""
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+        torch.set_num_threads(self._threads_before)
+
+    def __enter__(self) -> Simulator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def share_out(sites: Sequence[Site], workers: int, training: Training) -> list[list[str]]:
+    """Deals clients to workers, the longest jobs first, so that all end at about the same time."""
+    cost = {site.name: _effort(site, training) for site in sites}
+    piles: list[list[str]] = [[] for _ in range(min(workers, len(sites)))]
+    loads = [0.0] * len(piles)
+    for name in sorted(cost, key=lambda name: (-cost[name], name)):
+        lightest = loads.index(min(loads))
+        piles[lightest].append(name)
+        loads[lightest] += cost[name]
+    return [sorted(pile) for pile in piles]
+
+
+def _effort(site: Site, training: Training) -> float:
+    """A client's work in a round, counted in cases seen: a forward pass is a third of a step."""
+    trained = training.epochs * site.cases["train"] or training.iterations * training.batch_size
+    return trained + 2 * site.cases["validation"] / 3
+
+
+def checked_device(device: str) -> torch.device:
+    """The device, or an error that says why it cannot be had."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
+        ) from error
+    return torch.device(device)

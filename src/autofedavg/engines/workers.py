@@ -1,0 +1,216 @@
+"""Worker processes of the simulator, and the memory they share with it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.client import Client
+from autofedavg.errors import AutoFedAvgError, ConfigError, DataError
+from autofedavg.notes import Lost, Note
+
+Packed = tuple[dict[str, Any], dict[str, Any]]
+
+
+class Arena:
+    """The (K, D) matrix of all clients' models, and one row for what is sent to everybody.
+
+    Every client's shelf is a row of it, so gathering the bank and sharing models copy nothing.
+    """
+
+    def __init__(
+        self, names: Sequence[str], layout: Layout, device: torch.device, shared: bool
+    ) -> None:
+        counters = sum(shape.numel() for _, shape in layout.counters)
+        rows = len(names) + 1
+        make = _shared_zeros if shared else torch.zeros
+        self._tables = {
+            "values": make((rows, layout.size), dtype=layout.dtype).to(device),
+            "counters": make((rows, counters), dtype=torch.int64).to(device),
+        }
+        self._row = {name: k for k, name in enumerate(names)}
+        self._everybody = len(names)
+
+    def shelf(self, name: str) -> ArenaShelf:
+        return ArenaShelf(self, self._row[name])
+
+    def model(self, row: int) -> Model:
+        return Model(self._tables["values"][row], self._tables["counters"][row])
+
+    def pack(self, notes: Mapping[str, Note]) -> dict[str, Packed]:
+        """Notes with their models replaced by rows of the arena; small tensors as they are.
+
+        A model sent to everybody goes to the row for that; one of a single client's own to the
+        row of that client.
+        """
+        models = {id(note.arrays.get("values")) for note in notes.values()}
+        common = len(models) == 1
+        return {
+            name: (
+                {
+                    key: self._place(key, array, self._everybody if common else self._row[name])
+                    for key, array in note.arrays.items()
+                },
+                note.facts,
+            )
+            for name, note in notes.items()
+        }
+
+    def pack_answer(self, name: str, answer: Note) -> Packed:
+        row = self._row[name]
+        return {k: self._place(k, a, row) for k, a in answer.arrays.items()}, answer.facts
+
+    def unpack(self, packed: Packed) -> Note:
+        arrays, facts = packed
+        return Note({key: self._find(what) for key, what in arrays.items()}, facts)
+
+    def _place(self, key: str, array: Tensor, home: int) -> Any:
+        kind, _, site = key.partition("/")
+        if kind not in self._tables:
+            return array.numpy()
+        row = self._row[site] if site else home
+        place = self._tables[kind][row]
+        if place.data_ptr() != array.data_ptr():
+            place.copy_(array)
+        return (kind, row)
+
+    def _find(self, what: Any) -> Tensor:
+        return self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
+
+
+class ArenaShelf:
+    """A client's shelf: its own model is its row of the arena."""
+
+    def __init__(self, arena: Arena, row: int) -> None:
+        self._arena, self._row = arena, row
+        self._trained = False
+        self._bank: tuple[str, Bank] | None = None
+
+    def keep_own(self, model: Model) -> Model:
+        kept = self._arena.model(self._row)
+        kept.values.copy_(model.values)
+        kept.counters.copy_(model.counters)
+        self._trained = True
+        return kept
+
+    def own(self) -> Model | None:
+        return self._arena.model(self._row) if self._trained else None
+
+    def keep_bank(self, bank: Bank, digest: str) -> None:
+        self._bank = (digest, bank)
+
+    def bank(self, digest: str) -> Bank | None:
+        return self._bank[1] if self._bank and self._bank[0] == digest else None
+
+
+class Crew:
+    """Some clients that answer one after another, in fixed order."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._clients)
+
+    def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
+        return {name: self._clients[name].answer(verb, note) for name, note in notes.items()}
+
+
+class Worker:
+    """A forked process that runs one crew."""
+
+    def __init__(self, crew: Crew, arena: Arena) -> None:
+        self.names = crew.names
+        self._arena = arena
+        context = multiprocessing.get_context("fork")
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(crew, arena, far, self._pipe, os.getpid()), daemon=True
+        )
+        self._process.start()
+        far.close()
+
+    def send(self, verb: str, packed: Mapping[str, Packed]) -> None:
+        with contextlib.suppress(OSError):  # a dead worker: `receive` says so
+            self._pipe.send((verb, dict(packed)))
+
+    def receive(self, within: float | None) -> dict[str, Note | Lost]:
+        """The crew's answers.
+
+        Raises:
+            AutoFedAvgError: what a client raised.
+        """
+        try:
+            if within is not None and not self._pipe.poll(within):
+                return {name: Lost(f"no answer within {within} s") for name in self.names}
+            kind, content = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(1)
+            reason = Lost(f"its worker process ended with code {self._process.exitcode}")
+            return dict.fromkeys(self.names, reason)
+        if kind == "error":
+            name, what, where, remedy = content
+            raise _CARRIED.get(name, AutoFedAvgError)(what, where=where, remedy=remedy)
+        return {name: self._arena.unpack(packed) for name, packed in content.items()}
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe.send(None)
+        self._pipe.close()
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+_CARRIED: dict[str, type[AutoFedAvgError]] = {
+    kind.__name__: kind for kind in (AutoFedAvgError, ConfigError, DataError)
+}
+
+
+def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: int) -> None:
+    """The worker's life: requests until it is told to stop or the parent is gone."""
+    near.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while os.getppid() == parent:
+        if not pipe.poll(1.0):
+            continue
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        if request is None:
+            return
+        verb, packed = request
+        try:
+            answers = crew.answer(verb, {k: arena.unpack(what) for k, what in packed.items()})
+            content = {name: arena.pack_answer(name, answer) for name, answer in answers.items()}
+            pipe.send(("answers", content))
+        except AutoFedAvgError as error:
+            pipe.send(("error", (type(error).__name__, error.what, error.where, error.remedy)))
+        except Exception as error:
+            # Told to the parent, which raises it: this process goes on serving.
+            text = "".join(traceback.format_exception(error))
+            pipe.send(("error", ("AutoFedAvgError", f"a worker failed:\n{text}", "", "")))
+
+
+def _shared_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Zeros in memory that forked processes share, whatever the size of /dev/shm."""
+    count = shape[0] * shape[1]
+    if not count:
+        return torch.zeros(shape, dtype=dtype)
+    size = count * torch.empty((), dtype=dtype).element_size()
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype, count=count).reshape(shape)

@@ -1,0 +1,76 @@
+"""What can go wrong, as a tree; every message says what is wrong, where, and what to do.
+
+AutoFedAvgError
+├── ConfigError       a study or a setting is wrong
+├── DataError         data is missing, damaged or does not fit together
+├── FederationError   a client did not answer, or answered something that cannot be used
+├── RunError          a run folder, a checkpoint or the machine failed
+└── MissingExtra      an optional package is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AutoFedAvgError(Exception):
+    """Base of all errors raised on purpose by this package.
+
+    Args:
+        what: what is wrong, in one sentence without a final full stop.
+        where: the file, row, site, round or setting concerned.
+        remedy: what the reader can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        text = f"{where}: {what}" if where else what
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+
+
+class ConfigError(AutoFedAvgError):
+    """A study, a setting or an argument is wrong."""
+
+    exit_code = 2
+
+
+class DataError(AutoFedAvgError):
+    """Data is missing, damaged, or does not fit together."""
+
+    exit_code = 3
+
+
+class FederationError(AutoFedAvgError):
+    """A client did not answer a call, or its answer cannot be used."""
+
+    def __init__(
+        self, what: str, *, client: str, call: str, round: int | None = None, remedy: str = ""
+    ) -> None:
+        self.client, self.call, self.round = client, call, round
+        place = f"client {client}, {call}" + ("" if round is None else f", round {round}")
+        super().__init__(what, where=place, remedy=remedy)
+
+
+class RunError(AutoFedAvgError):
+    """A run folder, a checkpoint or the machine failed."""
+
+
+class MissingExtra(AutoFedAvgError):
+    """An optional package is not installed."""
+
+    exit_code = 2
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest known word, or all of them.
+
+    Example:
+        >>> did_you_mean("t_0", ["t0", "S"])
+        'did you mean t0?'
+    """
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"choose from: {', '.join(sorted(known))}"

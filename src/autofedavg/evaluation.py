@@ -1,0 +1,137 @@
+"""The columns of the paper's tables, from per-case scores, and the test behind the dagger.
+
+global test avg: mean over sites of the best global model's mean test score.
+local avg, local gen: mean on and off the diagonal of the K x K matrix of best local models.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+SIGNIFICANT = 0.05
+
+
+class ScoreRow(NamedTuple):
+    """One line of scores.csv. `model` is "global" or "local-<site>"."""
+
+    model: str
+    site: str
+    split: str
+    case: str
+    metric: str
+    value: float
+
+
+class Summary(NamedTuple):
+    """One run's numbers, as shares of one.
+
+    Attributes:
+        by_site: mean test score of the global model per site; empty without a global model.
+        matrix: model site -> test site -> mean test score of that site's best local model.
+    """
+
+    by_site: Mapping[str, float]
+    matrix: Mapping[str, Mapping[str, float]]
+
+    @property
+    def global_test_avg(self) -> float | None:
+        return _mean(self.by_site.values())
+
+    @property
+    def local_avg(self) -> float | None:
+        return _mean(self.matrix[k][k] for k in self.matrix if k in self.matrix[k])
+
+    @property
+    def local_gen(self) -> float | None:
+        return _mean(v for k, row in self.matrix.items() for j, v in row.items() if j != k)
+
+
+class Paired(NamedTuple):
+    """A Wilcoxon signed-rank test of paired cases.
+
+    Attributes:
+        p: two-sided p value; 1.0 when no pair differs.
+        gain: mean difference, method minus baseline.
+        n: number of pairs.
+    """
+
+    p: float
+    gain: float
+    n: int
+
+    @property
+    def dagger(self) -> bool:
+        """Significantly better, as the paper marks it."""
+        return self.p < SIGNIFICANT and self.gain > 0
+
+
+def summarise(rows: Iterable[ScoreRow], metric: str) -> Summary:
+    """The numbers of one run from its test scores."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row.split == "test" and row.metric == metric:
+            found.setdefault(row.model, {}).setdefault(row.site, []).append(row.value)
+    means = {
+        model: {site: statistics.fmean(values) for site, values in sorted(sites.items())}
+        for model, sites in found.items()
+    }
+    matrix = {
+        model.removeprefix("local-"): sites
+        for model, sites in sorted(means.items())
+        if model.startswith("local-")
+    }
+    return Summary(means.get("global", {}), matrix)
+
+
+def case_means(
+    repeats: Sequence[Iterable[ScoreRow]], metric: str, model: str = "global"
+) -> dict[tuple[str, str], float]:
+    """(site, case) -> mean test score over the repeats of a run."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for rows in repeats:
+        for row in rows:
+            if row.split == "test" and row.metric == metric and row.model == model:
+                found.setdefault((row.site, row.case), []).append(row.value)
+    return {key: statistics.fmean(values) for key, values in found.items()}
+
+
+def compare(
+    method: Mapping[tuple[str, str], float],
+    baseline: Mapping[tuple[str, str], float],
+    site: str | None = None,
+) -> Paired | None:
+    """Wilcoxon signed-rank test of a method against a baseline, paired by case.
+
+    Args:
+        method: scores by (site, case).
+        baseline: the same for the baseline.
+        site: one site's cases, or all cases pooled when None.
+
+    Returns:
+        None when no case is scored by both. Zero differences are dropped (Wilcoxon's own rule).
+    """
+    keys = sorted(k for k in method.keys() & baseline.keys() if site is None or k[0] == site)
+    if not keys:
+        return None
+    differences = np.array([method[key] - baseline[key] for key in keys])
+    gain = float(differences.mean())
+    if not differences.any():
+        return Paired(1.0, gain, len(keys))
+    p = float(stats.wilcoxon(differences, zero_method="wilcox").pvalue)
+    return Paired(p, gain, len(keys))
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation over repeats; no deviation for a single one."""
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return statistics.fmean(values), spread
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.fmean(known) if known else None

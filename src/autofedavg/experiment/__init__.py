@@ -1,0 +1,1 @@
+"""One row of a study, wired to a task, a method and a federation."""

@@ -1,0 +1,85 @@
+"""What a study will cost before it is run: traffic, memory, and where each value comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autofedavg.averaging import Layout
+from autofedavg.experiment.config import RunConfig, Study
+
+
+def forecast(study: Study) -> dict[str, Any]:
+    """Every row's values with origins, its traffic and its memory, as plain values."""
+    return {
+        "study": study.name,
+        "title": study.title,
+        "seeds": list(study.seeds),
+        "baseline": study.baseline,
+        "rows": [_row(run) for run in study.runs],
+    }
+
+
+def forecast_text(seen: dict[str, Any]) -> str:
+    """The forecast for people."""
+    lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}"]
+    for row in seen["rows"]:
+        traffic, memory = row["traffic"], row["memory"]
+        lines += ["", f"[{row['name']}] {row['label']}"]
+        width = max(len(item["setting"]) for item in row["settings"])
+        values = [str(item["value"]) for item in row["settings"]]
+        wide = min(34, max(len(value) for value in values))
+        for item, value in zip(row["settings"], values, strict=True):
+            lines.append(f"  {item['setting']:<{width}}  {value:<{wide}}  {item['origin']}")
+        lines.append(
+            f"  model {_size(row['model_bytes'])} ({row['parameters']:,} numbers, "
+            f"{row['layers']} layers); {row['sites']} sites"
+        )
+        lines.append(
+            f"  traffic {_size(traffic['total'])} over {row['rounds']} rounds: "
+            f"{_size(traffic['fedavg_a_round'])} a round as FedAvg, "
+            f"{100 * traffic['extra']:.1f} % more for learning the weights"
+        )
+        lines.append(
+            f"  memory about {_size(memory['bank'])} for the models, "
+            f"{_size(memory['per_worker'])} per worker, {_size(memory['data'])} for the data"
+        )
+    return "\n".join([*lines, "", "the study is valid"])
+
+
+def _row(run: RunConfig) -> dict[str, Any]:
+    layout = Layout.of(run.task.network())
+    sites = len(run.task.site_names())
+    per_round = 2 * sites * layout.nbytes
+    extra = run.method.extra_traffic(sites)
+    states = 2 if run.training.optimiser == "adam" else 1
+    return {
+        "name": run.name,
+        "label": run.label,
+        "rounds": run.T,
+        "sites": sites,
+        "parameters": layout.size,
+        "layers": layout.layers("module").P,
+        "model_bytes": layout.nbytes,
+        "settings": [
+            {"setting": path, "value": value, "origin": origin, "help": text}
+            for path, value, origin, text in run.origins()
+        ],
+        "traffic": {
+            "fedavg_a_round": per_round,
+            "extra": extra,
+            "total": round(run.T * per_round * (1 + extra)),
+        },
+        "memory": {
+            "bank": (sites + 1) * layout.nbytes,
+            "per_worker": (2 + states) * layout.nbytes,
+            "data": run.task.memory(),
+        },
+    }
+
+
+def _size(count: float) -> str:
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        units.pop(0)
+    return f"{count:.{0 if units[0] == 'B' else 1}f} {units[0]}"

@@ -1,0 +1,252 @@
+"""The run folder: enough to redo, resume and report a run; no pickles; nothing half-written.
+
+runs/<study>/<row>/seed-<n>/
+    config.toml        every value, with its origin
+    environment.json   versions, commit, device, threads, data
+    rounds.jsonl       one line a round
+    scores.csv         model, site, split, case, metric, value
+    checkpoints/       last-<t>, best-global, best-local-<site>: .safetensors and .json
+    log.txt, status.json
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from autofedavg.errors import RunError
+from autofedavg.evaluation import ScoreRow
+
+SCHEMA = 1
+KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
+log = logging.getLogger(__name__)
+
+
+class Checkpoint(NamedTuple):
+    """Tensors and plain values, as written."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunFolder:
+        """Makes a new run folder.
+
+        Raises:
+            RunError: the folder exists already.
+        """
+        if (path / "config.toml").exists():
+            raise RunError(
+                "this run folder exists already",
+                where=str(path),
+                remedy=f"go on with `autofedavg resume {path}`, or write elsewhere with --out",
+            )
+        with disk_errors(path):
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            write_atomically(path / "environment.json", _json(environment))
+            write_atomically(path / "config.toml", config.encode())
+            folder.set_status("running")
+        return folder
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the folder, so that no two processes write it."""
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(
+                    "another process is working in this run folder",
+                    where=str(self.path),
+                    remedy="wait for it, or stop it",
+                ) from None
+            yield
+
+    def set_status(self, state: str, error: str = "") -> None:
+        content = {"schema": SCHEMA, "state": state, **({"error": error} if error else {})}
+        write_atomically(self.path / "status.json", _json(content))
+
+    def status(self) -> str:
+        content = read_json(self.path / "status.json")
+        if content.get("schema", SCHEMA) > SCHEMA:
+            raise RunError(
+                f"the folder was written by a newer version (schema {content['schema']})",
+                where=str(self.path),
+                remedy="update autofedavg",
+            )
+        return str(content.get("state", "unknown"))
+
+    def append_round(self, line: Mapping[str, Any]) -> None:
+        with (self.path / "rounds.jsonl").open("ab") as handle:
+            handle.write(json.dumps({"schema": SCHEMA, **line}).encode() + b"\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds so far; a last line cut off by a crash is left out."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def keep_rounds(self, last: int) -> None:
+        """Drops the lines of rounds after `last`: they are run again."""
+        kept = [line for line in self.rounds() if line["t"] <= last]
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in kept)
+        write_atomically(self.path / "rounds.jsonl", content)
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Writes a checkpoint; the JSON goes last and vouches for the tensors by their hash."""
+        content = save({key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
+        stem = self.path / "checkpoints" / name
+        write_atomically(stem.with_name(f"{name}.safetensors"), content)
+        digest = hashlib.sha256(content).hexdigest()
+        write_atomically(stem.with_name(f"{name}.json"), _json({**facts, "sha256": digest}))
+
+    def load(self, name: str) -> Checkpoint:
+        """Reads a checkpoint.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        stem = self.path / "checkpoints" / name
+        try:
+            facts = json.loads(stem.with_name(f"{name}.json").read_bytes())
+            content = stem.with_name(f"{name}.safetensors").read_bytes()
+            if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+                raise RunError("its contents do not match their hash", where=str(stem))
+            return Checkpoint(load(content), facts)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise RunError(f"cannot be read ({error})", where=str(stem)) from error
+
+    def save_round(self, t: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Writes the checkpoint of round t and drops those no longer needed."""
+        self.save(f"last-{t}", tensors, {**facts, "t": t})
+        for old in self._saved_rounds()[:-KEPT]:
+            for ending in ("json", "safetensors"):
+                (self.path / "checkpoints" / f"last-{old}.{ending}").unlink(missing_ok=True)
+
+    def load_round(self) -> Checkpoint | None:
+        """The newest checkpoint that can be read; damaged ones are named in the log."""
+        for t in reversed(self._saved_rounds()):
+            try:
+                return self.load(f"last-{t}")
+            except RunError as error:
+                log.warning("%s: using the checkpoint before it", error)
+        return None
+
+    def _saved_rounds(self) -> list[int]:
+        names = [path.stem for path in (self.path / "checkpoints").glob("last-*.json")]
+        return sorted(int(name.removeprefix("last-")) for name in names)
+
+    def write_scores(self, rows: Iterable[ScoreRow]) -> None:
+        partial = self.path / "scores.csv.part"
+        with partial.open("w", newline="", encoding="utf-8") as handle:
+            table = csv.writer(handle)
+            table.writerow(ScoreRow._fields)
+            table.writerows([*row[:-1], repr(row.value)] for row in rows)
+            handle.flush()
+            os.fsync(handle.fileno())
+        partial.replace(self.path / "scores.csv")
+
+    def scores(self) -> list[ScoreRow]:
+        path = self.path / "scores.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="", encoding="utf-8") as handle:
+            return [
+                ScoreRow(**{**row, "value": float(row["value"])})  # type: ignore[arg-type]
+                for row in csv.DictReader(handle)
+            ]
+
+
+def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
+    """Run folders at or below the given paths, in order of their names."""
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
+        here = sorted(config.parent for config in path.rglob("config.toml"))
+        if not here:
+            raise RunError("no run in this folder", where=str(path))
+        found += [RunFolder(folder) for folder in here]
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot be read ({error})", where=str(path)) from error
+    return dict(content)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader, or a crash, meets the old one or the new one, whole."""
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    partial.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turns a full or read-only disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG):
+            raise
+        raise RunError(
+            f"cannot write: {error.strerror}",
+            where=str(error.filename or path),
+            remedy=f"make room, then `autofedavg resume {path}`: the last checkpoint is whole",
+        ) from error
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def model_tensors(prefix: str, values: Tensor, counters: Tensor) -> dict[str, Tensor]:
+    """A model's tensors under a prefix, leaving out empty counters (safetensors keeps them out)."""
+    kept = {f"{prefix}.values": values}
+    return kept | ({f"{prefix}.counters": counters} if counters.numel() else {})
+
+
+def no_counters(rows: int | None = None) -> Tensor:
+    """The counters of a model, or of a bank of so many rows, without integer buffers."""
+    return torch.empty((0,) if rows is None else (rows, 0), dtype=torch.int64)

@@ -1,0 +1,126 @@
+"""Your own data loaders as a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from autofedavg.client import CaseScore
+from autofedavg.errors import DataError
+from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.workbench import Batch, Training
+
+Score = Callable[[nn.Module, Batch], Tensor]
+METRIC = "score"
+
+
+@dataclass(frozen=True)
+class LoaderSite:
+    """A site made of PyTorch data loaders.
+
+    Attributes:
+        train: batches to train on.
+        validation: batches to choose models on and, by default, to learn the weights on.
+        test: batches for the final numbers; the validation ones again when None.
+        holdout: batches for `learn_on = "holdout"`.
+
+    Shuffling and random transforms follow the run's seed: a loader's own generator, if it has one,
+    is seeded anew at every pass.
+    """
+
+    train: DataLoader[Any]
+    validation: DataLoader[Any]
+    test: DataLoader[Any] | None = None
+    holdout: DataLoader[Any] | None = None
+
+    def loaders(self) -> dict[str, DataLoader[Any]]:
+        """The loaders by split."""
+        test = self.validation if self.test is None else self.test
+        every = {"train": self.train, "validation": self.validation, "test": test}
+        return every if self.holdout is None else {**every, "holdout": self.holdout}
+
+
+class LoaderData:
+    """A `LoaderSite` as a client sees it.
+
+    Args:
+        name: the site's name.
+        site: its loaders.
+        score: (network, batch) -> one score per case.
+    """
+
+    def __init__(self, name: str, site: LoaderSite, score: Score) -> None:
+        self._name, self._loaders, self._score = name, site.loaders(), score
+        for split, loader in self._loaders.items():
+            if len(loader) == 0:
+                raise DataError(
+                    f"the {split} loader is empty",
+                    where=f"site {name}",
+                    remedy="give every site at least one batch of each split",
+                )
+        self._under_way: tuple[tuple[str, int, int], Iterator[Batch]] | None = None
+
+    def cases(self) -> Mapping[str, int]:
+        return {split: len(loader.dataset) for split, loader in self._loaders.items()}  # type: ignore[arg-type]
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
+        loader = self._loaders["train"]
+        steps = training.epochs * len(loader) or training.iterations
+        taken = 0
+        while taken < steps:
+            self._reseed(loader, seeds.number(self._name, Purpose.TRAIN_BATCHES, t, taken))
+            for batch in loader:
+                if taken == steps:
+                    return
+                yield batch
+                taken += 1
+
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Batch:
+        if split not in self._loaders:
+            raise DataError(
+                f"there is no {split} loader", where=f"site {self._name}", remedy=f"add {split}="
+            )
+        begins = (s - 1) % len(self._loaders[split]) == 0
+        if begins or self._under_way is None or self._under_way[0] != (split, t, s - 1):
+            iterator = self._begin_pass(seeds, split, t, s)
+        else:
+            iterator = self._under_way[1]
+        batch = self._next(iterator, seeds, t, s)
+        self._under_way = ((split, t, s), iterator)
+        return batch
+
+    def score(self, network: nn.Module, split: str) -> list[CaseScore]:
+        scores: list[CaseScore] = []
+        for batch in self._loaders[split]:
+            values = self._score(network, batch).reshape(-1).tolist()
+            scores += [
+                CaseScore(f"{split}-{len(scores) + i:05d}", METRIC, float(value))
+                for i, value in enumerate(values)
+            ]
+        return scores
+
+    def _begin_pass(self, seeds: Seeds, split: str, t: int, s: int) -> Iterator[Batch]:
+        """A loader's iterator that stands before the batch of step s of round t."""
+        loader = self._loaders[split]
+        first = s - (s - 1) % len(loader)
+        number = seeds.number(self._name, Purpose.AGGREGATE_BATCHES, t, first)
+        self._reseed(loader, number)
+        with global_seed(number):
+            iterator = iter(loader)
+        for skipped in range(first, s):
+            self._next(iterator, seeds, t, skipped)
+        return iterator
+
+    def _next(self, iterator: Iterator[Batch], seeds: Seeds, t: int, s: int) -> Batch:
+        with global_seed(seeds.number(self._name, Purpose.AGGREGATE_BATCHES, t, s)):
+            return next(iterator)
+
+    @staticmethod
+    def _reseed(loader: DataLoader[Any], number: int) -> None:
+        if isinstance(loader.generator, torch.Generator):
+            loader.generator.manual_seed(number)

@@ -1,0 +1,13 @@
+"""Methods: one file and one line each."""
+
+from autofedavg.registry import Registry
+
+METHODS = Registry(
+    "method",
+    {
+        "auto-fedavg": "autofedavg.methods.auto_fedavg:AutoFedAvg",
+        "fedavg": "autofedavg.methods.fedavg:FedAvg",
+        "fedprox": "autofedavg.methods.fedprox:FedProx",
+        "local-only": "autofedavg.methods.local_only:LocalOnly",
+    },
+)

@@ -1,0 +1,120 @@
+"""Auto-FedAvg: the aggregation weights are learned from the clients' own data (the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import model_validator
+
+from autofedavg.algorithm import Plan, Round, auto_fedavg
+from autofedavg.averaging import LayerKind, Layout
+from autofedavg.beta_optimiser import BetaOptimiser
+from autofedavg.constraints import Constraint, Dirichlet, Softmax
+from autofedavg.errors import ConfigError
+from autofedavg.federation import Federation
+from autofedavg.method import Method
+from autofedavg.settings import setting
+
+
+class AutoFedAvg(Method):
+    """Algorithm 1 with its four variants: network- or layer-wise, softmax or Dirichlet."""
+
+    name: Literal["auto-fedavg"] = "auto-fedavg"
+    constraint: Literal["dirichlet", "softmax"] = setting(
+        "dirichlet", origin="paper Sec. 3.2", help="gamma: Eq. 4 or Eq. 5 and 6"
+    )
+    weights: Literal["network", "layer"] = setting(
+        "network", origin="paper Sec. 3.2", help="one alpha per client, or one per client and layer"
+    )
+    t0: int = setting(
+        1, origin="paper Sec. 4.2.1", help="rounds between two LearnAggWeight calls", ge=1
+    )
+    S: int = setting(
+        20, origin="ours: decision 4", help="steps on beta in a LearnAggWeight call", ge=1
+    )
+    beta0: float = setting(
+        lambda known: 6.0 if known.get("constraint") == "dirichlet" else 0.0,
+        origin="paper Sec. 4.2.1 (6.0 for the Dirichlet); ours (0.0 for the softmax)",
+        help="initial beta of every client",
+    )
+    beta_optimiser: Literal["adam", "sgd"] = setting(
+        "adam",
+        origin="ours: decision 4",
+        help="Adam at the server on the mean gradient; sgd is Algorithm 1 to the letter",
+    )
+    beta_rate: float = setting(
+        lambda known: 0.1 if known.get("constraint") == "dirichlet" else 0.02,
+        origin="ours: decision 4 (0.1 for the Dirichlet, 0.02 for the softmax)",
+        help="step size of beta",
+        gt=0,
+    )
+    reinitialise: bool = setting(
+        False, origin="paper Sec. 4.2.2", help="start every call from beta0 (the paper's ablation)"
+    )
+    learn_on: Literal["validation", "train", "holdout"] = setting(
+        "validation", origin="ours: decision 3", help="local data that beta is learned on"
+    )
+    mode: Literal["eval", "train"] = setting(
+        "eval", origin="ours: decision 7", help="network mode while learning beta"
+    )
+    layer: LayerKind = setting(
+        "module", origin="ours: decision 5", help="what a layer is, for layer-wise weights"
+    )
+    smoothing: float = setting(
+        0.0, origin="ours: decision 11", help="weight of the layer-wise smoothing loss", ge=0
+    )
+    keep_above_one: Literal["floor", "softplus"] = setting(
+        "floor", origin="ours: decision 2", help="how the Dirichlet's beta is kept above 1"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> AutoFedAvg:
+        if self.smoothing and self.weights == "network":
+            raise ValueError("smoothing needs weights = 'layer': one alpha has no neighbours")
+        try:
+            self.gamma()
+        except ConfigError as error:
+            raise ValueError(f"{error.what}; {error.remedy}") from error
+        return self
+
+    @property
+    def learns_on(self) -> str:
+        return self.learn_on
+
+    def check(self, sites: int) -> None:
+        if sites < 2:
+            raise ConfigError(
+                f"auto-fedavg learns how to weigh clients, and there is {sites}",
+                where="method",
+                remedy="use at least two sites, or the method local-only",
+            )
+
+    def extra_traffic(self, sites: int) -> float:
+        return (sites - 1) / (2 * self.t0)
+
+    def gamma(self) -> Constraint:
+        if self.constraint == "softmax":
+            return Softmax(self.beta0)
+        return Dirichlet(self.beta0, self.keep_above_one)
+
+    def plan(self, layout: Layout, T: int) -> Plan:
+        """The constants of Algorithm 1 for a network."""
+        return Plan(
+            T=T,
+            t0=self.t0,
+            S=self.S,
+            gamma=self.gamma(),
+            optimiser=BetaOptimiser(self.beta_optimiser, self.beta_rate),
+            layers=layout.layers(self.layer) if self.weights == "layer" else None,
+            layer_kind=self.layer,
+            reinitialise=self.reinitialise,
+            smoothing=self.smoothing,
+            data=self.learn_on,
+            mode=self.mode,
+        )
+
+    def rounds(
+        self, federation: Federation, layout: Layout, T: int, start: Round
+    ) -> Iterator[Round]:
+        return auto_fedavg(federation, self.plan(layout, T), start)

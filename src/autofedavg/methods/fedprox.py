@@ -1,0 +1,26 @@
+"""FedProx: FedAvg with a local pull towards the global model (Li et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from autofedavg.algorithm import Round, fed_avg
+from autofedavg.averaging import Layout
+from autofedavg.federation import Federation
+from autofedavg.method import Method, size_weights
+from autofedavg.settings import setting
+
+
+class FedProx(Method):
+    """Each client minimises L_k(w) + (mu/2)||w - w^{t-1}||^2; weights n_k/n."""
+
+    name: Literal["fedprox"] = "fedprox"
+    mu: float = setting(
+        0.001, origin="paper Sec. 4.2.1", help="strength of the pull to the global model", ge=0
+    )
+
+    def rounds(
+        self, federation: Federation, layout: Layout, T: int, start: Round
+    ) -> Iterator[Round]:
+        return fed_avg(federation, size_weights(federation), T, start, self.mu)

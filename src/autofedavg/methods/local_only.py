@@ -1,0 +1,31 @@
+"""Local only: every client trains on its own, and nothing is averaged (first rows of Table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from autofedavg.algorithm import Round
+from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.federation import Federation
+from autofedavg.method import Method
+
+
+class LocalOnly(Method):
+    """w_k^t = LocalTrain(k, w_k^{t-1}); there is no global model."""
+
+    name: Literal["local-only"] = "local-only"
+
+    def begin(self, federation: Federation, start: Round) -> Round:
+        w = start.w
+        if isinstance(w, Model):
+            w = Bank.gather(dict.fromkeys(federation.names, w))
+        return Round(start.t, w)
+
+    def rounds(
+        self, federation: Federation, layout: Layout, T: int, start: Round
+    ) -> Iterator[Round]:
+        w = start.w
+        for t in range(start.t + 1, T + 1):
+            w, losses = federation.local_train(t, w, T=T)
+            yield Round(t, w, None, None, w, losses)

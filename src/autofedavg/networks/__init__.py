@@ -1,0 +1,1 @@
+"""Networks that MONAI does not have."""

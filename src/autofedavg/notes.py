@@ -1,0 +1,122 @@
+"""What crosses the wire between server and clients, and what carries it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from autofedavg.averaging import Model
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Note:
+    """All that ever crosses a wire: named tensors and plain JSON values."""
+
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values()) + len(json.dumps(self.facts))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A client that did not answer, and why."""
+
+    reason: str
+
+
+class Site(NamedTuple):
+    """An institution: its name and its number of cases per split."""
+
+    name: str
+    cases: Mapping[str, int]
+
+
+class Fleet(Protocol):
+    """The transport below the port; one small adapter per engine.
+
+    Every request may be repeated: a client's answer depends only on the verb, the note and what
+    it was told to keep.
+    """
+
+    def roster(self) -> Sequence[Site]:
+        """Who takes part."""
+
+    def ask(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> Mapping[str, Note | Lost]:
+        """Sends each named site its note; returns each one's answer, or why there is none."""
+
+
+class Score(NamedTuple):
+    """One number about one case."""
+
+    site: str
+    case: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-case scores of one model on one split, all sites."""
+
+    rows: tuple[Score, ...]
+
+    def by_site(self, metric: str) -> dict[str, float]:
+        """Mean over each site's cases."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            if row.metric == metric:
+                found.setdefault(row.site, []).append(row.value)
+        return {site: sum(values) / len(values) for site, values in found.items()}
+
+    def mean(self, metric: str) -> float:
+        """Mean over sites of the mean over cases: how the paper selects the global model."""
+        means = self.by_site(metric).values()
+        return sum(means) / len(means)
+
+
+@dataclass
+class Traffic:
+    """What one kind of call has cost."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    down: int = 0
+    up: int = 0
+
+
+def arrays_of(model: Model) -> dict[str, Tensor]:
+    """A model as the arrays of a note."""
+    empty = not model.counters.numel()
+    return {"values": model.values, **({} if empty else {"counters": model.counters})}
+
+
+def model_of(arrays: Mapping[str, Tensor], site: str = "") -> Model:
+    """The model in a note's arrays; with `site`, that site's model in a bag of models."""
+    tail = f"/{site}" if site else ""
+    values = arrays[f"values{tail}"]
+    none = torch.empty(0, dtype=torch.int64, device=values.device)
+    return Model(values, arrays.get(f"counters{tail}", none))
+
+
+def total_bytes(notes: Iterable[Note]) -> int:
+    """Bytes of many notes; a note sent to all is measured once."""
+    sizes: dict[int, int] = {}
+    total = 0
+    for note in notes:
+        size = sizes.get(id(note))
+        if size is None:
+            size = sizes[id(note)] = note.nbytes
+        total += size
+    return total

@@ -1,0 +1,74 @@
+"""Bars on a terminal: rounds, time left, the current score and alpha. Silent elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from autofedavg.experiment.config import RunConfig
+from autofedavg.experiment.run import Seen
+from autofedavg.studies import Observer
+
+
+class Bars(Observer):
+    """Draws one bar for the data, one for the study and one for the run under way."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._data = progress.add_task("data", total=None, visible=False, note="")
+        self._study = progress.add_task("study", total=None, visible=False, note="")
+        self._run = progress.add_task("run", total=None, visible=False, note="")
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        self._progress.update(
+            self._data, description=what, completed=done, total=total, visible=done < total
+        )
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
+        self._progress.update(self._study, completed=index - 1, total=total, visible=total > 1)
+        self._progress.reset(
+            self._run, description=f"{run.label}, seed {seed}", total=run.T, visible=True, note=""
+        )
+
+    def round(self, seen: Seen) -> None:
+        self._progress.update(self._run, completed=seen.t, total=seen.T, note=describe(seen))
+
+    def finished(self, folder: Path) -> None:
+        self._progress.advance(self._study)
+
+
+def describe(seen: Seen) -> str:
+    """Score and weights of a round in one line."""
+    parts = [] if seen.validation is None else [f"validation {100 * seen.validation:.1f}"]
+    if seen.alpha:
+        weights = zip(seen.sites, seen.alpha, strict=True)
+        parts.append("alpha " + " ".join(f"{site} {_mean(a):.2f}" for site, a in weights))
+    return "  ".join(parts)
+
+
+def _mean(alpha: Any) -> float:
+    return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)
+
+
+@contextmanager
+def watching() -> Iterator[Bars | None]:
+    """Bars on stderr when it is a terminal, else nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bars(progress)

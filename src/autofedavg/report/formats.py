@@ -1,0 +1,122 @@
+"""A table as text, Markdown, CSV, LaTeX or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+
+from autofedavg.report.tables import Cell, Table
+
+
+def to_text(table: Table) -> str:
+    """Aligned columns for a terminal or a log."""
+    heads = ["", *table.heads]
+    body = [[label, *(_shown(c, table, "*", "") for c in cells)] for label, cells in table.rows]
+    widths = [max(len(line[i]) for line in [heads, *body]) for i in range(len(heads))]
+    lines = [table.title, "", _aligned(heads, widths), "  ".join("-" * w for w in widths)]
+    lines += [_aligned(line, widths) for line in body]
+    return "\n".join([*lines, "", *table.notes]) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table."""
+    lines = [f"**{_md(table.title)}**", ""]
+    lines.append("| | " + " | ".join(_md(head) for head in table.heads) + " |")
+    lines.append("| --- |" + " ---: |" * len(table.heads))
+    for label, cells in table.rows:
+        shown = [_shown(cell, table, "**", "**") for cell in cells]
+        lines.append(f"| {_md(label)} | " + " | ".join(shown) + " |")
+    return "\n".join([*lines, "", *(f"{_md(note)}  " for note in table.notes)]) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs table, ready to paste."""
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.title)}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
+    lines += [" & ".join(["", *(_tex(head) for head in table.heads)]) + r" \\", r"\midrule"]
+    for label, cells in table.rows:
+        shown = [_shown(cell, table, r"\textbf{", "}", r"$\pm$", r"$^\dagger$") for cell in cells]
+        lines.append(" & ".join([_tex(label), *shown]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\\ {{\footnotesize {_tex(note)}}}" for note in table.notes]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Full precision: mean, spread over repeats, and p value of each column."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    kinds = ("", " sd", " p")
+    writer.writerow(["row", *(f"{head}{kind}" for head in table.heads for kind in kinds)])
+    for label, cells in table.rows:
+        line: list[object] = [label]
+        for cell in cells:
+            line += [_raw(cell.value), _raw(cell.spread), _raw(cell.test.p if cell.test else None)]
+        writer.writerow(line)
+    return out.getvalue()
+
+
+def to_json(table: Table) -> str:
+    """Full precision, with the test behind each dagger."""
+    rows = []
+    for label, cells in table.rows:
+        columns = {}
+        for head, cell in zip(table.heads, cells, strict=True):
+            test = cell.test._asdict() if cell.test else None
+            columns[head] = {"value": cell.value, "sd": cell.spread, "test": test}
+        rows.append({"row": label, "columns": columns})
+    content = {"name": table.name, "title": table.title, "rows": rows, "notes": list(table.notes)}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
+    "text": ("txt", to_text),
+    "markdown": ("md", to_markdown),
+    "csv": ("csv", to_csv),
+    "latex": ("tex", to_latex),
+    "json": ("json", to_json),
+}
+
+
+def _shown(
+    cell: Cell,
+    table: Table,
+    strong: str,
+    end: str,
+    plus_minus: str = "±",
+    dagger: str = "†",
+) -> str:
+    if cell.value is None:
+        return ""
+    number = f"{cell.value:.{table.decimals}f}"
+    number = f"{strong}{number}{end}" if cell.best else number
+    number += dagger if cell.test and cell.test.dagger else ""
+    return number + (
+        "" if cell.spread is None else f" {plus_minus} {cell.spread:.{table.decimals}f}"
+    )
+
+
+def _aligned(line: list[str], widths: list[int]) -> str:
+    first, *rest = (text.ljust(w) if i == 0 else text.rjust(w)
+                    for i, (text, w) in enumerate(zip(line, widths, strict=True)))  # fmt: skip
+    return "  ".join([first, *rest]).rstrip()
+
+
+def _raw(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _md(text: str) -> str:
+    for mark in "\\|*_<>`[]":
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+_TEX = {"\\": r"\textbackslash{}", "†": r"$^\dagger$", "±": r"$\pm$", "<": "$<$", ">": "$>$"}
+_TEX |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}"}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(mark, mark) for mark in text)

@@ -1,0 +1,143 @@
+"""Run folders as a report sees them: rows with repeats, in the study's order."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofedavg.errors import RunError
+from autofedavg.evaluation import ScoreRow, Summary, summarise
+from autofedavg.experiment.store import RunFolder, find_runs, read_json
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One run folder."""
+
+    folder: Path
+    seed: int
+    state: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    scores: list[ScoreRow]
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a study: a configuration with its repeats."""
+
+    name: str
+    label: str
+    repeats: tuple[Repeat, ...]
+    metric: str
+
+    @property
+    def finished(self) -> tuple[Repeat, ...]:
+        return tuple(repeat for repeat in self.repeats if repeat.finished)
+
+    def summaries(self) -> list[Summary]:
+        return [summarise(repeat.scores, self.metric) for repeat in self.finished]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All rows of a report, and the row the others are tested against."""
+
+    title: str
+    rows: tuple[Row, ...]
+    baseline: str
+    sites: dict[str, int]
+
+    def row(self, name: str) -> Row | None:
+        return next((row for row in self.rows if row.name == name), None)
+
+
+def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
+    """Reads run folders into rows.
+
+    Args:
+        paths: run folders, or folders above them.
+        baseline: name of the row to test against; the study's own when empty.
+
+    Raises:
+        RunError: a folder is damaged, or the runs do not belong into one table.
+    """
+    repeats = [_read(folder) for folder in find_runs(paths)]
+    _refuse_mixture(repeats)
+    study = _study_of(repeats[0].folder)
+    order = [str(values["name"]) for values in study.get("runs", [])]
+    names = sorted({r.config["name"] for r in repeats}, key=lambda n: _rank(n, order))
+    rows = []
+    for name in names:
+        mine = sorted((r for r in repeats if r.config["name"] == name), key=lambda r: r.seed)
+        first = mine[0]
+        rows.append(Row(name, first.config["label"], tuple(mine), first.environment["metric"]))
+    wanted = baseline or study.get("baseline") or ("fedavg" if "fedavg" in names else "")
+    if baseline and baseline not in names:
+        raise RunError(
+            f"baseline {baseline!r} is not among the runs",
+            where="report",
+            remedy=f"choose from: {', '.join(names)}",
+        )
+    cases = repeats[0].environment["data"]["cases"]
+    sites = {site: sum(parts.values()) for site, parts in sorted(cases.items())}
+    return Results(str(study.get("title", "Runs")), tuple(rows), str(wanted), sites)
+
+
+def _read(folder: RunFolder) -> Repeat:
+    try:
+        config = tomllib.loads((folder.path / "config.toml").read_text(encoding="utf-8"))
+        environment = read_json(folder.path / "environment.json")
+        return Repeat(
+            folder.path,
+            int(environment["seed"]),
+            folder.status(),
+            {"label": config["name"], **config},
+            {"metric": environment["metric"], "data": environment["data"], **environment},
+            folder.rounds(),
+            folder.scores(),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"this run folder is damaged ({type(error).__name__}: {error})",
+            where=str(folder.path),
+            remedy="leave it out of the report",
+        ) from error
+
+
+def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
+    first = repeats[0]
+    for other in repeats[1:]:
+        for what, mine in _identity(other).items():
+            if mine != _identity(first)[what]:
+                raise RunError(
+                    f"{what} differs from that of {first.folder}",
+                    where=str(other.folder),
+                    remedy="report them apart: their numbers cannot stand in one table",
+                )
+
+
+def _identity(repeat: Repeat) -> dict[str, str]:
+    """What runs must share to stand in one table."""
+    return {
+        "the task": repeat.config["task"]["name"],
+        "the split of the data": repeat.environment["data"]["split_sha256"],
+        "the metric": repeat.environment["metric"],
+    }
+
+
+def _study_of(folder: Path) -> dict[str, Any]:
+    path = folder.parent.parent / "study.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _rank(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order), name)

@@ -1,0 +1,176 @@
+"""The paper's table and the table of aggregation weights, ready to be printed in any format."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autofedavg.evaluation import Paired, Summary, case_means, compare, mean_and_spread
+from autofedavg.report.read import Results, Row
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with what the paper's tables show beside it."""
+
+    value: float | None = None
+    spread: float | None = None
+    test: Paired | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column heads, rows of (label, cells), and notes below."""
+
+    name: str
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    decimals: int = 2
+
+
+def scores_table(results: Results) -> Table:
+    """Per-site score, global test avg, local avg and local gen of every row, in percent."""
+    baseline = results.row(results.baseline)
+    against = _case_scores(baseline) if baseline else {}
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    for row in results.rows:
+        summaries = row.summaries()
+        if summaries and not summaries[0].by_site:
+            rows += _local_rows(row, summaries, list(results.sites))
+        else:
+            tested = None if row.name == results.baseline else against
+            rows.append((row.label, _global_cells(row, summaries, list(results.sites), tested)))
+    heads = (
+        *(f"{site} (n={n})" for site, n in results.sites.items()),
+        "global test avg",
+        "local avg",
+        "local gen",
+    )
+    return Table("scores", results.title, heads, _mark_best(rows), tuple(_notes(results)))
+
+
+def weights_table(results: Results) -> Table | None:
+    """Each row's aggregation weights in the last round; layer-wise ones as their mean."""
+    rows = []
+    for row in results.rows:
+        lasts = [r.rounds[-1] for r in row.finished if r.rounds and r.rounds[-1]["alpha"]]
+        if lasts:
+            per_run = [[_mean_over_layers(a) for a in last["alpha"]] for last in lasts]
+            cells = [_cell([run[k] for run in per_run]) for k in range(len(per_run[0]))]
+            rows.append((row.label, tuple(cells)))
+    if not rows:
+        return None
+    notes = ("Weights of the last round; layer-wise weights are averaged over layers.",)
+    return Table(
+        "weights", "Aggregation weights alpha", tuple(results.sites), tuple(rows), notes, decimals=3
+    )
+
+
+def _global_cells(
+    row: Row,
+    summaries: Sequence[Summary],
+    sites: Sequence[str],
+    against: Mapping[tuple[str, str], float] | None,
+) -> tuple[Cell, ...]:
+    if not summaries:
+        return (Cell(),) * (len(sites) + 3)
+    own = _case_scores(row) if against else {}
+
+    def tested(cell: Cell, site: str | None) -> Cell:
+        return replace(cell, test=compare(own, against, site)) if against else cell
+
+    cells = [tested(_cell(_percent(s.by_site.get(k) for s in summaries)), k) for k in sites]
+    average = _cell(_percent(s.global_test_avg for s in summaries), spread=True)
+    return (*cells, tested(average, None), *_local_columns(summaries))
+
+
+def _local_rows(
+    row: Row, summaries: Sequence[Summary], sites: Sequence[str]
+) -> list[tuple[str, tuple[Cell, ...]]]:
+    """One row per site's own model; local avg and gen stand once, in the middle, as in print."""
+    rows = []
+    for number, k in enumerate(sites):
+        cells = [_cell(_percent(s.matrix[k].get(j) for s in summaries)) for j in sites]
+        means = (statistics.fmean(s.matrix[k].values()) for s in summaries)
+        average = _cell(_percent(means), spread=True)
+        middle = number == len(sites) // 2
+        shared = _local_columns(summaries) if middle else (Cell(), Cell())
+        rows.append((f"{row.label} - {k}", (*cells, average, *shared)))
+    return rows
+
+
+def _local_columns(summaries: Sequence[Summary]) -> tuple[Cell, Cell]:
+    return (
+        _cell(_percent(s.local_avg for s in summaries)),
+        _cell(_percent(s.local_gen for s in summaries)),
+    )
+
+
+def _notes(results: Results) -> list[str]:
+    notes = []
+    metrics = sorted({row.metric for row in results.rows})
+    notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column in bold.")
+    counts = sorted({len(row.finished) for row in results.rows})
+    repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
+    baseline = results.row(results.baseline)
+    if baseline:
+        notes.append(
+            f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
+        )
+    learned = sorted(
+        {str(r.config["method"]["learn_on"]) for row in results.rows for r in row.repeats
+         if "learn_on" in r.config["method"]}
+    )  # fmt: skip
+    if learned:
+        same = " (the split that also selects the models)" if "validation" in learned else ""
+        notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
+    return notes + [
+        f"{row.label}, seed {repeat.seed}: {repeat.state}, not counted."
+        for row in results.rows
+        for repeat in row.repeats
+        if not repeat.finished
+    ]
+
+
+def _case_scores(row: Row) -> dict[tuple[str, str], float]:
+    return case_means([repeat.scores for repeat in row.finished], row.metric)
+
+
+def _percent(values: Iterable[float | None]) -> list[float]:
+    return [100 * value for value in values if value is not None]
+
+
+def _cell(values: Sequence[float], *, spread: bool = False) -> Cell:
+    if not values:
+        return Cell()
+    mean, deviation = mean_and_spread(values)
+    return Cell(mean, deviation if spread else None)
+
+
+def _mark_best(
+    rows: Sequence[tuple[str, tuple[Cell, ...]]],
+) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+    columns = list(zip(*(cells for _, cells in rows), strict=True))
+    tops = [
+        max((c.value for c in column if c.value is not None), default=None) for column in columns
+    ]
+    return tuple(
+        (
+            label,
+            tuple(
+                replace(cell, best=cell.value is not None and cell.value == top)
+                for cell, top in zip(cells, tops, strict=True)
+            ),
+        )
+        for label, cells in rows
+    )
+
+
+def _mean_over_layers(alpha: Any) -> float:
+    return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)

@@ -1,0 +1,267 @@
+"""Runs a study's rows, or goes on with them: builds the clients and hands them to `run`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofedavg.client import Problem
+from autofedavg.engines import ENGINES
+from autofedavg.errors import ConfigError, RunError
+from autofedavg.experiment.config import RunConfig, Study, parse_run
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.run import Seen, run
+from autofedavg.experiment.store import RunFolder, read_json, write_atomically
+from autofedavg.federation import Federation
+from autofedavg.seeds import Seeds
+from autofedavg.task import Progress, Task
+from autofedavg.workbench import Training
+
+log = logging.getLogger(__name__)
+
+
+class Observer:
+    """Told how a study goes; the command line draws its bars with one. Does nothing itself."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Data is being made ready."""
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
+        """Run `index` of `total` begins."""
+
+    def round(self, seen: Seen) -> None:
+        """A round is over and on disk."""
+
+    def finished(self, folder: Path) -> None:
+        """A run is over."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run is computed: never part of what is computed, but for `threads`.
+
+    Attributes:
+        engine: a name from `autofedavg list engines`.
+        device: "cpu" or "cuda".
+        workers: worker processes; None lets the engine choose.
+        threads: threads per worker; None lets the engine choose.
+    """
+
+    engine: str = "simulator"
+    device: str = "cpu"
+    workers: int | None = None
+    threads: int | None = None
+
+
+def run_study(
+    study: Study,
+    out: Path | str = "runs",
+    machine: Machine | None = None,
+    observer: Observer | None = None,
+) -> Path:
+    """Runs every row of a study with every seed.
+
+    Args:
+        study: from `read_study`.
+        out: the folder under which `<study>/<row>/seed-<n>` is written.
+        machine: where to compute.
+        observer: told of progress.
+
+    Returns:
+        The study's folder.
+
+    Raises:
+        RunError: a run folder exists already; nothing has been touched then.
+    """
+    home = Path(out) / study.name
+    wanted = _folders(home, study.runs, study.seeds)
+    for folder, _, _ in wanted:
+        if (folder / "config.toml").exists():
+            raise RunError(
+                "this run folder exists already",
+                where=str(folder),
+                remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
+            )
+    _write_study(home, study)
+    _run_all(wanted, machine or Machine(), observer or Observer())
+    return home
+
+
+def resume(
+    path: Path | str, machine: Machine | None = None, observer: Observer | None = None
+) -> Path:
+    """Goes on with a run folder, or with all that a study folder still lacks.
+
+    Gives the same bits as a run that was never stopped. Finished runs are left alone.
+
+    Args:
+        path: a run folder or a study folder.
+        machine: where to compute; as before when None.
+        observer: told of progress.
+    """
+    path = Path(path)
+    observer = observer or Observer()
+    if (path / "config.toml").is_file():
+        config = parse_run(read_toml(path / "config.toml"), str(path))
+        before = read_json(path / "environment.json")
+        _run_all([(path, config, int(before["seed"]))], machine, observer)
+        return path
+    if not (path / "study.json").is_file():
+        raise RunError(
+            "this is neither a run folder nor a study folder",
+            where=str(path),
+            remedy="name a folder written by `autofedavg run`",
+        )
+    study = read_json(path / "study.json")
+    configs = [parse_run(values, str(path)) for values in study["runs"]]
+    wanted = _folders(path, configs, study["seeds"])
+    _run_all(wanted, machine, observer)
+    return path
+
+
+def _folders(
+    home: Path, runs: Sequence[RunConfig], seeds: Sequence[int]
+) -> list[tuple[Path, RunConfig, int]]:
+    return [(home / run.name / f"seed-{seed}", run, seed) for run in runs for seed in seeds]
+
+
+def _run_all(
+    wanted: Sequence[tuple[Path, RunConfig, int]],
+    machine: Machine | None,
+    observer: Observer,
+) -> None:
+    problems: dict[str, Problem] = {}
+    for index, (path, config, seed) in enumerate(wanted, 1):
+        if (path / "status.json").exists() and RunFolder(path).status() == "finished":
+            continue
+        problem = _problem(problems, config.task, observer.preparing)
+        observer.started(config, seed, index, len(wanted))
+        _run_one(path, config, seed, machine, problem, observer)
+        observer.finished(path)
+
+
+def _run_one(
+    path: Path,
+    config: RunConfig,
+    seed: int,
+    machine: Machine | None,
+    problem: Problem,
+    observer: Observer,
+) -> None:
+    seeds = Seeds(seed)
+    known = (path / "config.toml").exists()
+    used = _machine_of(path, machine) if known else machine or Machine()
+    quorum = config.general.quorum or None
+    with clients(problem, config.training, seeds, used, quorum) as federation:
+        if not known:
+            hands = getattr(federation.fleet, "hands", None)
+            about = environment(
+                used.device,
+                seed=seed,
+                engine=used.engine,
+                asked_device=used.device,
+                threads=hands.threads if hands else used.threads,
+                workers=hands.workers if hands else used.workers,
+                data=config.task.describe(),
+                metric=problem.metric,
+            )
+            RunFolder.create(path, config.to_toml(), about)
+        folder = RunFolder(path)
+        with folder.lock(), _log_to(path / "log.txt"):
+            log.info("%s, seed %d, rounds %d", config.name, seed, config.T)
+            w0, layout = problem.initial(seeds)
+            metric = problem.metric
+            run(config.method, config.T, federation, w0, layout, metric, folder, observer.round)
+            log.info("finished")
+
+
+@contextmanager
+def clients(
+    problem: Problem,
+    training: Training,
+    seeds: Seeds,
+    machine: Machine,
+    quorum: int | None = None,
+) -> Iterator[Federation]:
+    """The federation of a problem's clients, on the engine asked for."""
+    engine = ENGINES[machine.engine]
+    with engine(
+        problem,
+        training,
+        seeds,
+        workers=machine.workers,
+        threads=machine.threads,
+        device=machine.device,
+    ) as fleet:
+        yield Federation(fleet, quorum=quorum)
+
+
+def _machine_of(path: Path, machine: Machine | None) -> Machine:
+    """The machine a run was begun on; threads are kept whatever is asked, as they change bits."""
+    before = read_json(path / "environment.json")
+    threads = before.get("threads")
+    if machine is None:
+        return Machine(before["engine"], before["asked_device"], None, threads)
+    if machine.threads not in (None, threads):
+        raise ConfigError(
+            f"the run was begun with {threads} threads, not {machine.threads}",
+            where=str(path),
+            remedy="leave --threads out: another number changes the last bits of the result",
+        )
+    return Machine(machine.engine, machine.device, machine.workers, threads)
+
+
+def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
+    """The task's problem, prepared once for all rows that share it."""
+    key = task.model_dump_json()
+    if key not in known:
+        known.clear()  # one data set in memory at a time
+        known[key] = task.problem(progress)
+    return known[key]
+
+
+def _write_study(home: Path, study: Study) -> None:
+    """Notes the study's rows beside its runs; rows of an earlier call stay listed."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / "study.json"
+    before = read_json(path) if path.exists() else {"runs": [], "seeds": []}
+    new = {config.name: config.values() for config in study.runs}
+    runs = [new.pop(row["name"], row) for row in before["runs"]] + list(new.values())
+    content = {
+        "name": study.name,
+        "title": study.title,
+        "baseline": study.baseline,
+        "seeds": sorted({*before["seeds"], *study.seeds}),
+        "runs": runs,
+    }
+    write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package = logging.getLogger("autofedavg")
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+        handler.close()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of a run folder."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunError(f"cannot be read ({error})", where=str(path)) from error

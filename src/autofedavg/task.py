@@ -1,0 +1,41 @@
+"""What a task is: settings that can be turned into a problem for a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from autofedavg.client import Problem
+from autofedavg.settings import Settings
+
+Progress = Callable[[str, int, int], None]
+
+
+class Task(Settings):
+    """A frozen set of settings with one verb; subclasses add a `name` and override `problem`."""
+
+    def problem(self, progress: Progress | None = None) -> Problem:
+        """Prepares the data (once; kept in a cache) and returns what is to be learned.
+
+        Args:
+            progress: called with (what, done, total) during long work.
+        """
+        raise NotImplementedError
+
+    def site_names(self) -> list[str]:
+        """The sites, without touching their data."""
+        raise NotImplementedError
+
+    def network(self) -> nn.Module:
+        """The network, without touching the data."""
+        raise NotImplementedError
+
+    def memory(self) -> int:
+        """Bytes of prepared data that will be held."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What `environment.json` records of the data: cases per site, hash of the split."""
+        raise NotImplementedError

@@ -1,0 +1,5 @@
+"""Tasks: one file and one line each. MONAI lives here and nowhere else."""
+
+from autofedavg.registry import Registry
+
+TASKS = Registry("task", {"synthetic": "autofedavg.tasks.synthetic:Synthetic"})

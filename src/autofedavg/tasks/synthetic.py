@@ -1,0 +1,269 @@
+"""Three generated hospitals whose scans differ as real ones do: the embedded task.
+
+Sizes follow the paper's COVID-19 study (671, 88 and 186 scans). Each hospital has its own voxel
+spacing, intensity scale, noise, lesion size and contrast, its own look-alikes that are not lesions,
+and its own habit of drawing outlines. Volumes are written as NIfTI files once and go through the
+same chain as real CT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import nibabel as nib
+import numpy as np
+from pydantic import model_validator
+from scipy import ndimage
+from torch import nn
+
+from autofedavg.client import LocalData, Problem
+from autofedavg.seeds import Purpose, Seeds
+from autofedavg.settings import setting
+from autofedavg.task import Progress, Task
+from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
+from autofedavg.tasks.segmentation import SegmentationSite, dice_loss, unet
+
+VERSION = 1  # part of the cache's name: raise it whenever the same seed gives other volumes
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """How one hospital's scans look. Lengths in mm, intensities in its own units."""
+
+    paper_split: tuple[int, int, int]
+    spacing: tuple[float, float, float]
+    scale: float
+    offset: float
+    noise: float
+    radius: tuple[float, float]
+    contrast: tuple[float, float]
+    lesions: tuple[int, int]
+    lookalikes: Literal["vessels", "calcifications", "shadows"]
+    outline: float
+
+
+HOSPITALS = {
+    "I": Hospital(
+        (447, 112, 112), (1.0, 1.0, 2.5), 1.0, 0.0, 20.0, (5.0, 9.0), (90.0, 150.0), (1, 3),
+        "vessels", 0.0,
+    ),
+    "II": Hospital(
+        (30, 29, 29), (1.4, 1.4, 3.0), 0.8, 40.0, 35.0, (5.0, 8.0), (-140.0, -90.0), (1, 2),
+        "calcifications", 1.0,
+    ),
+    "III": Hospital(
+        (124, 31, 31), (0.8, 0.8, 5.0), 1.15, -40.0, 30.0, (8.0, 13.0), (45.0, 90.0), (1, 3),
+        "calcifications", -1.0,
+    ),
+}  # fmt: skip
+
+
+class SyntheticPipeline(Pipeline):
+    """The chain's settings at the size of the generated volumes."""
+
+    spacing: tuple[float, float, float] = setting(
+        (1.25, 1.25, 3.0), origin="ours", help="common voxel spacing in mm"
+    )
+    window: tuple[float, float] = setting(
+        (-250.0, 350.0), origin="ours", help="intensities mapped to [0, 1], clipped"
+    )
+    roi: tuple[int, int, int] = setting(
+        (32, 32, 16), origin="ours", help="size of training crops and of the window"
+    )
+    overlap: float = setting(0.25, origin="ours", help="overlap of sliding windows", ge=0, lt=1)
+    channels: tuple[int, ...] = setting(
+        (8, 16, 32), origin="ours", help="U-Net widths, top to bottom"
+    )
+
+
+class Synthetic(Task):
+    """Lesions in three generated hospitals."""
+
+    name: Literal["synthetic"] = "synthetic"
+    seed: int = setting(0, origin="ours", help="seed of the volumes, apart from the run's", ge=0)
+    scale: float = setting(
+        0.1, origin="ours", help="cases as a share of the paper's 671, 88 and 186", gt=0, le=1
+    )
+    extent: tuple[float, float, float] = setting(
+        (56.0, 56.0, 54.0), origin="ours", help="size of a volume in mm"
+    )
+    holdout: float = setting(
+        0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
+    )
+    cache: str = setting(
+        "", origin="ours", help="folder for the volumes; the user's cache folder when empty"
+    )
+    pipeline: SyntheticPipeline = setting(
+        SyntheticPipeline(), origin="ours", help="from volumes to batches and scores"
+    )
+
+    @model_validator(mode="after")
+    def _large_enough(self) -> Synthetic:
+        if min(self.extent) < 20:
+            raise ValueError("extent must be at least 20 mm in every direction")
+        return self
+
+    def site_names(self) -> list[str]:
+        return list(HOSPITALS)
+
+    def split(self) -> dict[str, dict[str, list[str]]]:
+        """Site -> split -> case ids."""
+        table = {}
+        for site, hospital in HOSPITALS.items():
+            counts = [max(1, round(n * self.scale)) for n in hospital.paper_split]
+            ids = [f"{site}-{number:04d}" for number in range(sum(counts))]
+            train, rest = ids[: counts[0]], ids[counts[0] :]
+            aside = max(1, round(len(train) * self.holdout)) if self.holdout else 0
+            table[site] = {
+                "train": train[: len(train) - aside],
+                "holdout": train[len(train) - aside :],
+                "validation": rest[: counts[1]],
+                "test": rest[counts[1] :],
+            }
+        return table
+
+    def describe(self) -> dict[str, Any]:
+        table = self.split()
+        digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+        cases = {s: {k: len(v) for k, v in parts.items()} for s, parts in table.items()}
+        return {"data": f"synthetic, seed {self.seed}", "cases": cases, "split_sha256": digest}
+
+    def problem(self, progress: Progress | None = None) -> Problem:
+        folder = self._generate(progress)
+        sites: dict[str, LocalData] = {}
+        for site, parts in self.split().items():
+            cases = [
+                Case(case, split, folder / f"{case}_image.nii.gz", folder / f"{case}_label.nii.gz")
+                for split, ids in parts.items()
+                for case in ids
+            ]
+            prepared = prepare_site(site, cases, self.pipeline, progress)
+            sites[site] = SegmentationSite(site, prepared, self.pipeline)
+        return Problem(self.network, dice_loss, sites)
+
+    def network(self) -> nn.Module:
+        return unet(self.pipeline.channels)
+
+    def memory(self) -> int:
+        voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))
+        cases = sum(len(ids) for parts in self.split().values() for ids in parts.values())
+        # float32 image, uint8 label, one int64 index per voxel for the crops' centres, and the
+        # original label.
+        return int(cases * voxels * (4 + 1 + 8 + 2))
+
+    def _generate(self, progress: Progress | None) -> Path:
+        """The folder with the volumes; made once, complete or not at all."""
+        looks = json.dumps({name: asdict(h) for name, h in HOSPITALS.items()}, sort_keys=True)
+        key = f"{VERSION}-{self.seed}-{self.extent}-{self.scale}-{looks}"
+        name = "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
+        folder = (Path(self.cache) if self.cache else default_cache()) / name
+        if folder.is_dir():
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=name + "-", dir=folder.parent))
+        try:
+            self._write_all(making, progress)
+            making.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # not just another process that was faster
+                raise
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+        return folder
+
+    def _write_all(self, folder: Path, progress: Progress | None) -> None:
+        wanted = [
+            (site, case)
+            for site, parts in self.model_copy(update={"holdout": 0.0}).split().items()
+            for ids in parts.values()
+            for case in ids
+        ]
+        for done, (site, case) in enumerate(wanted):
+            random = Seeds(self.seed).numpy(case, Purpose.DATA)
+            image, label = scan(HOSPITALS[site], self.extent, random)
+            affine = np.diag([*HOSPITALS[site].spacing, 1.0])
+            nib.save(nib.Nifti1Image(image, affine), folder / f"{case}_image.nii.gz")
+            nib.save(nib.Nifti1Image(label, affine), folder / f"{case}_label.nii.gz")
+            if progress:
+                progress("generating volumes", done + 1, len(wanted))
+
+
+def default_cache() -> Path:
+    """Where generated data is kept: AUTOFEDAVG_CACHE, or the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("AUTOFEDAVG_CACHE") or Path(home) / "autofedavg")
+
+
+def scan(
+    hospital: Hospital, extent: tuple[float, float, float], random: np.random.RandomState
+) -> tuple[np.ndarray, np.ndarray]:
+    """One volume (int16) and its label (uint8) on the hospital's own grid."""
+    spacing = np.array(hospital.spacing)
+    shape = tuple(int(n) for n in np.round(np.array(extent) / spacing))
+    grid = np.stack(np.meshgrid(*[(np.arange(n) + 0.5) for n in shape], indexing="ij"), axis=-1)
+    place = grid * spacing
+    tissue = _texture(shape, spacing, 6.0, random) * 25.0
+    body = _ellipsoid(place, np.array(extent) / 2, np.array(extent) * 0.47) < 1
+    lesions = np.zeros(shape, dtype=bool)
+    drawn = np.zeros(shape, dtype=bool)
+    intensity = tissue.copy()
+    rough = _texture(shape, spacing, 3.0, random) * 1.6
+    for _ in range(random.randint(hospital.lesions[0], hospital.lesions[1] + 1)):
+        radius = random.uniform(*hospital.radius, size=3)
+        margin = np.minimum(radius + 3, np.array(extent) * 0.45)
+        centre = random.uniform(margin, np.array(extent) - margin)
+        depth = (1 - np.sqrt(_ellipsoid(place, centre, radius))) * radius.mean() + rough
+        inside = (depth > 0) & body
+        intensity[inside] += random.uniform(*hospital.contrast)
+        lesions |= inside
+        drawn |= (depth > -hospital.outline) & body
+    _add_lookalikes(intensity, hospital.lookalikes, place, np.array(extent), lesions, random)
+    intensity = ndimage.gaussian_filter(intensity, 0.8 / spacing)
+    image = np.where(body, intensity * hospital.scale + hospital.offset, -220.0)
+    image = image + random.normal(0, hospital.noise, shape)
+    return np.round(image).astype(np.int16), drawn.astype(np.uint8)
+
+
+def _add_lookalikes(
+    intensity: np.ndarray,
+    kind: str,
+    place: np.ndarray,
+    extent: np.ndarray,
+    lesions: np.ndarray,
+    random: np.random.RandomState,
+) -> None:
+    """Things that are not lesions, different at each hospital; drawn in place."""
+    for _ in range(4):
+        centre = random.uniform(extent * 0.15, extent * 0.85)
+        if kind == "vessels":
+            direction = random.normal(size=3)
+            direction /= np.linalg.norm(direction)
+            off = place - centre
+            across = off - (off @ direction)[..., None] * direction
+            what, strength = np.linalg.norm(across, axis=-1) < 2.2, 130.0
+        elif kind == "calcifications":
+            what, strength = _ellipsoid(place, centre, np.full(3, 3.2)) < 1, 260.0
+        else:
+            what, strength = _ellipsoid(place, centre, random.uniform(5, 10, size=3)) < 1, -110.0
+        intensity[what & ~lesions] += strength
+
+
+def _ellipsoid(place: np.ndarray, centre: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    squared: np.ndarray = (((place - centre) / radius) ** 2).sum(axis=-1)
+    return squared
+
+
+def _texture(
+    shape: tuple[int, ...], spacing: np.ndarray, length: float, random: np.random.RandomState
+) -> np.ndarray:
+    """Smooth noise of unit spread with a correlation length in mm."""
+    noise = ndimage.gaussian_filter(random.normal(size=shape), length / spacing, mode="wrap")
+    smooth: np.ndarray = noise / noise.std()
+    return smooth

@@ -1,0 +1,164 @@
+"""One resident network whose whole state is one vector: loading a client's model is one copy.
+
+Parameters, their gradients and floating buffers are views of two flat tensors, and the optimiser
+works on the flat parameter vector, so nothing is built per client or per round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from autofedavg.averaging import Layout, Model
+from autofedavg.settings import Settings, setting
+
+Batch = Any
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+class Training(Settings):
+    """How a client trains its local model: LocalTrain of Algorithm 1."""
+
+    iterations: int = setting(300, origin="paper Sec. 4.2.1", help="M_k, local steps a round", ge=1)
+    epochs: int = setting(
+        0, origin="ours", help="passes over the local data a round, instead of iterations", ge=0
+    )
+    batch_size: int = setting(4, origin="paper Sec. 4.2.1", help="cases in a batch", ge=1)
+    optimiser: Literal["adam", "sgd"] = setting(
+        "adam", origin="paper Sec. 4.2.1", help="local optimiser, restarted every round"
+    )
+    learning_rate: float = setting(1e-4, origin="paper Sec. 4.2.1", help="local step size", gt=0)
+    betas: tuple[float, float] = setting(
+        (0.5, 0.99), origin="paper Sec. 4.2.1", help="Adam's two decay rates"
+    )
+    momentum: float = setting(0.9, origin="derived from FedMA's code", help="SGD's momentum", ge=0)
+    weight_decay: float = setting(0.0, origin="paper Sec. 4.2.1", help="L2 penalty", ge=0)
+    schedule: Literal["constant", "cosine"] = setting(
+        "constant", origin="paper Sec. 4.2.1", help="step size over the rounds"
+    )
+    precision: Literal["float32", "bf16"] = setting(
+        "float32", origin="ours", help="arithmetic of forward and backward"
+    )
+
+    def rate(self, t: int, T: int) -> float:
+        """The step size of round t of T."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (t - 1) / T))
+
+
+class Workbench:
+    """A network, its flat state and its optimiser, used by every client of a worker in turn."""
+
+    def __init__(
+        self, network: nn.Module, loss: Loss, training: Training, device: torch.device
+    ) -> None:
+        self.network = network.to(device)
+        self.loss_of = loss
+        self.device = device
+        self.training = training
+        self.layout = Layout.of(self.network)
+        self.flat = self.layout.read(self.network).values
+        self.gradient = torch.zeros(self.layout.trainable, dtype=self.layout.dtype, device=device)
+        self._counters = self._bind()
+        self._parameters = nn.Parameter(self.flat[: self.layout.trainable])
+        self._parameters.grad = self.gradient
+        self._optimiser = self._make_optimiser()
+
+    def load(self, model: Model) -> None:
+        """Puts a model into the network."""
+        self.flat.copy_(model.values)
+        if self._counters:
+            sizes = [counter.numel() for counter in self._counters]
+            for counter, piece in zip(
+                self._counters, torch.split(model.counters, sizes), strict=True
+            ):
+                counter.copy_(piece.reshape(counter.shape))
+
+    def model(self) -> Model:
+        """The network's state as a new model."""
+        whole = [counter.reshape(-1) for counter in self._counters]
+        counters = torch.cat(whole) if whole else torch.empty(0, dtype=torch.int64)
+        return Model(self.flat.clone(), counters.to(self.device))
+
+    def train(self, batches: Iterable[Batch], rate: float, mu: float = 0.0) -> Tensor:
+        """Takes one optimiser step per batch, from a fresh optimiser state.
+
+        Args:
+            batches: the M_k batches.
+            rate: the step size.
+            mu: FedProx's pull towards the model training started from: (mu/2)||w - w^{t-1}||^2.
+
+        Returns:
+            The loss of every step, on the device (so that nothing waits inside the loop).
+        """
+        self.network.train()
+        self._optimiser.state.clear()
+        self._optimiser.param_groups[0]["lr"] = rate
+        start = self.flat[: self.layout.trainable].clone() if mu else None
+        losses = []
+        for batch in batches:
+            losses.append(self._backward(batch))
+            if start is not None:
+                self.gradient.add_(self._parameters.detach() - start, alpha=mu)
+            self._optimiser.step()
+        return torch.stack(losses) if losses else torch.empty(0)
+
+    def differentiate(
+        self, model: Model, batch: Batch, mode: Literal["eval", "train"]
+    ) -> tuple[Tensor, Tensor]:
+        """Grad L(w; x) at a given model: (gradient (D',), loss). The gradient is reused."""
+        self.load(model)
+        self.network.train(mode == "train")
+        loss = self._backward(batch)
+        return self.gradient, loss
+
+    def _backward(self, batch: Batch) -> Tensor:
+        self.gradient.zero_()
+        with self._arithmetic():
+            loss = self.loss_of(self.network, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        if self.training.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        settings = self.training
+        if settings.optimiser == "sgd":
+            return torch.optim.SGD(
+                [self._parameters],
+                lr=settings.learning_rate,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+            )
+        return torch.optim.Adam(
+            [self._parameters],
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+        )
+
+    def _bind(self) -> list[Tensor]:
+        """Makes the network's tensors views of the flat ones; returns its integer buffers."""
+        named = dict(self.network.named_parameters())
+        owners = dict(self.network.named_modules())
+        for entry in self.layout.entries:
+            view = self.flat[entry.start : entry.stop].view(entry.shape)
+            if entry.name in named:
+                parameter = named[entry.name]
+                parameter.data = view
+                if entry.stop <= self.layout.trainable:
+                    parameter.grad = self.gradient[entry.start : entry.stop].view(entry.shape)
+            else:
+                owner, _, leaf = entry.name.rpartition(".")
+                owners[owner]._buffers[leaf] = view
+        buffers = dict(self.network.named_buffers())
+        return [buffers[name] for name, _ in self.layout.counters]
