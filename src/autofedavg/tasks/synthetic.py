@@ -45,7 +45,7 @@ class Hospital:
     radius: tuple[float, float]
     contrast: tuple[float, float]
     lesions: tuple[int, int]
-    lookalikes: Literal["vessels", "calcifications", "shadows"]
+    lookalikes: Literal["vessels", "calcifications", "plates"]
     outline: float
 
 
@@ -55,11 +55,11 @@ HOSPITALS = {
         "vessels", 0.0,
     ),
     "II": Hospital(
-        (30, 29, 29), (1.4, 1.4, 3.0), 0.8, 40.0, 35.0, (5.0, 8.0), (-140.0, -90.0), (1, 2),
-        "calcifications", 1.0,
+        (30, 29, 29), (1.4, 1.4, 3.0), 0.7, 90.0, 35.0, (5.0, 8.0), (80.0, 130.0), (1, 2),
+        "plates", 1.0,
     ),
     "III": Hospital(
-        (124, 31, 31), (0.8, 0.8, 5.0), 1.15, -40.0, 30.0, (8.0, 13.0), (45.0, 90.0), (1, 3),
+        (124, 31, 31), (0.8, 0.8, 5.0), 1.2, -90.0, 30.0, (8.0, 13.0), (50.0, 90.0), (1, 3),
         "calcifications", -1.0,
     ),
 }  # fmt: skip
@@ -72,7 +72,7 @@ class SyntheticPipeline(Pipeline):
         (1.25, 1.25, 3.0), origin="ours", help="common voxel spacing in mm"
     )
     window: tuple[float, float] = setting(
-        (-250.0, 350.0), origin="ours", help="intensities mapped to [0, 1], clipped"
+        (-300.0, 400.0), origin="ours", help="intensities mapped to [0, 1], clipped"
     )
     roi: tuple[int, int, int] = setting(
         (32, 32, 16), origin="ours", help="size of training crops and of the window"
@@ -89,10 +89,10 @@ class Synthetic(Task):
     name: Literal["synthetic"] = "synthetic"
     seed: int = setting(0, origin="ours", help="seed of the volumes, apart from the run's", ge=0)
     scale: float = setting(
-        0.1, origin="ours", help="cases as a share of the paper's 671, 88 and 186", gt=0, le=1
+        0.2, origin="ours", help="cases as a share of the paper's 671, 88 and 186", gt=0, le=1
     )
     extent: tuple[float, float, float] = setting(
-        (56.0, 56.0, 54.0), origin="ours", help="size of a volume in mm"
+        (50.0, 50.0, 48.0), origin="ours", help="size of a volume in mm"
     )
     holdout: float = setting(
         0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
@@ -226,7 +226,7 @@ def scan(
         drawn |= (depth > -hospital.outline) & body
     _add_lookalikes(intensity, hospital.lookalikes, place, np.array(extent), lesions, random)
     intensity = ndimage.gaussian_filter(intensity, 0.8 / spacing)
-    image = np.where(body, intensity * hospital.scale + hospital.offset, -220.0)
+    image = np.where(body, intensity * hospital.scale + hospital.offset, -280.0)
     image = image + random.normal(0, hospital.noise, shape)
     return np.round(image).astype(np.int16), drawn.astype(np.uint8)
 
@@ -249,9 +249,10 @@ def _add_lookalikes(
             across = off - (off @ direction)[..., None] * direction
             what, strength = np.linalg.norm(across, axis=-1) < 2.2, 130.0
         elif kind == "calcifications":
-            what, strength = _ellipsoid(place, centre, np.full(3, 3.2)) < 1, 260.0
+            what, strength = _ellipsoid(place, centre, np.full(3, 4.0)) < 1, 260.0
         else:
-            what, strength = _ellipsoid(place, centre, random.uniform(5, 10, size=3)) < 1, -110.0
+            flat = random.permutation([2.2, 12.0, 12.0])
+            what, strength = _ellipsoid(place, centre, flat) < 1, 110.0
         intensity[what & ~lesions] += strength
 
 

@@ -1,0 +1,1 @@
+"""What Auto-FedAvg costs over bare PyTorch, as ratios of one interleaved run."""

@@ -1,0 +1,62 @@
+"""Interleaved timing: every contestant once a repetition, and ratios within the repetition."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number per repetition."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The middle half of the repetitions lies between these."""
+        if len(self.values) < 2:
+            return self.values[0], self.values[0]
+        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
+        return low, high
+
+
+class Times:
+    """Seconds of every contestant in every repetition."""
+
+    def __init__(self, seconds: Mapping[str, list[float]]) -> None:
+        self._seconds = seconds
+
+    def seconds(self, name: str) -> Sample:
+        return Sample(tuple(self._seconds[name]))
+
+    def ratio(self, name: str, floor: str) -> Sample:
+        """How long one took over the other, repetition by repetition."""
+        pairs = zip(self._seconds[name], self._seconds[floor], strict=True)
+        return Sample(tuple(one / other for one, other in pairs))
+
+
+def interleave(contestants: Mapping[str, Run], repetitions: int, warm_up: int = 1) -> Times:
+    """Times all contestants side by side.
+
+    The order is turned by one place every repetition, so that none always runs after the same
+    other; the first `warm_up` repetitions are not counted.
+    """
+    names = list(contestants)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for repetition in range(-warm_up, repetitions):
+        first = repetition % len(names)
+        for name in names[first:] + names[:first]:
+            started = time.perf_counter()
+            contestants[name]()
+            if repetition >= 0:
+                seconds[name].append(time.perf_counter() - started)
+    return Times(seconds)

@@ -1,0 +1,116 @@
+"""A step of LearnAggWeight over a plain training step, on VGG-9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from autofedavg.algorithm import Plan
+from autofedavg.averaging import Bank, Layout
+from autofedavg.beta_optimiser import BetaOptimiser
+from autofedavg.client import Client, MemoryShelf
+from autofedavg.constraints import Dirichlet
+from autofedavg.networks.vgg9 import vgg9
+from autofedavg.notes import Note
+from autofedavg.seeds import Seeds
+from autofedavg.workbench import Workbench
+from bench.table import Row, Section
+from bench.timing import Run, interleave
+from bench.work import BareLoop, TensorSite, cross_entropy, images, sgd
+
+BATCH = 64
+CASES = 512
+PLAIN = "plain"
+GOALS = {3: 1.05, 16: 1.10, 64: 1.35}
+NAIVE = (3, 16)
+STEPS = 2  # of one contestant before the next one's turn
+
+
+def measure(clients: tuple[int, ...], repetitions: int) -> Section:
+    """The section, timed: all K side by side on rows of one matrix."""
+    bank = models(max(clients))
+    contestants: dict[str, Run] = {PLAIN: plain_step()}
+    contestants |= {f"K = {K}": learning_step(rows_of(bank, K)) for K in clients}
+    contestants |= {f"naive {K}": naive_step(rows_of(bank, K)) for K in clients if K in NAIVE}
+    times = interleave({name: _often(run) for name, run in contestants.items()}, repetitions)
+    rows = [
+        Row(f"K = {K}", times.ratio(f"K = {K}", PLAIN), limit=GOALS.get(K)) for K in clients
+    ]
+    rows += [
+        Row(f"K = {K}, autograd through the K models", times.ratio(f"naive {K}", PLAIN))
+        for K in clients
+        if K in NAIVE
+    ]
+    return Section("2. A step of LearnAggWeight over a plain step (VGG-9, batch 64)", rows)
+
+
+def models(K: int) -> Bank:
+    """K models of VGG-9 that differ a little: one matrix, filled in place."""
+    torch.manual_seed(0)
+    network = vgg9()
+    layout = Layout.of(network)
+    start = layout.read(network).values
+    values = torch.empty(K, layout.size)
+    for row in values:
+        row.normal_(0, 1e-3).add_(start)
+    return Bank(tuple(f"site-{k:03d}" for k in range(K)), values, torch.empty(K, 0).long())
+
+
+def rows_of(bank: Bank, K: int) -> Bank:
+    """The first K models, without a copy."""
+    return Bank(bank.sites[:K], bank.values[:K], bank.counters[:K])
+
+
+def plain_step() -> Run:
+    """Forward, backward and SGD step on one batch."""
+    return BareLoop(vgg9(), images(CASES), [BATCH])
+
+
+def learning_step(bank: Bank) -> Run:
+    """The client's own answer to update_beta: network-wise weights, Dirichlet."""
+    workbench = Workbench(vgg9(), cross_entropy, sgd(BATCH), torch.device("cpu"))
+    shelf = MemoryShelf()
+    shelf.keep_bank(bank, "bench")
+    site = bank.sites[0]
+    client = Client(site, TensorSite(site, images(CASES)), workbench, Seeds(0), shelf)
+    gamma = Dirichlet()
+    plan = Plan(T=1, t0=1, S=1, gamma=gamma, optimiser=BetaOptimiser())
+    facts = {"t": 1, "s": 1, "digest": "bench", **plan.for_clients()}
+    note = Note({"beta": gamma.initial(len(bank.sites))}, facts)
+    return lambda: client.answer("update_beta", note)
+
+
+def naive_step(bank: Bank) -> Run:
+    """The same step with the mixture inside the graph, as one would write it first."""
+    network = vgg9().eval()
+    layout = Layout.of(network)
+    parts = [layout.state_dict(bank[site]) for site in bank.sites]
+    data = TensorSite(bank.sites[0], images(CASES))
+    gamma = Dirichlet()
+
+    def step() -> Tensor:
+        beta = gamma.initial(len(parts)).requires_grad_()
+        alpha = gamma.sample(beta, 0).float()
+        mixed: dict[str, Tensor] = {
+            name: sum((alpha[k] * part[name] for k, part in enumerate(parts)), torch.zeros(()))
+            for name in layout.names
+        }
+        batch = data.weight_batch(Seeds(0), 1, 1, "validation", BATCH)
+        loss = torch.nn.functional.cross_entropy(
+            functional_call(network, mixed, batch[0]), batch[1]
+        )
+        (slope,) = torch.autograd.grad(loss, beta)
+        return slope
+
+    return step
+
+
+def _often(run: Callable[[], object]) -> Run:
+    def runs() -> None:
+        for _ in range(STEPS):
+            run()
+
+    return runs
