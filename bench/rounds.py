@@ -99,5 +99,7 @@ def _cut(data: Images, clients: int, repetitions: int) -> list[Row]:
         Row(f"{clients} clients, {ONE}", times.ratio(ONE, FLOOR), limit=1.05),
         Row(f"{clients} clients, {TWO}", times.ratio(TWO, FLOOR), limit=TWO_CORES if few else None),
         Row(f"{clients} clients, {TWO} over {ONE}", times.ratio(TWO, ONE), limit=1.0),
-        Row(f"{clients} clients, {FLOOR_TWICE}: the best there is", times.ratio(FLOOR_TWICE, FLOOR)),
+        Row(
+            f"{clients} clients, {FLOOR_TWICE}: the best there is", times.ratio(FLOOR_TWICE, FLOOR)
+        ),
     ]

@@ -36,9 +36,7 @@ def measure(clients: tuple[int, ...], repetitions: int) -> Section:
     contestants |= {f"K = {K}": learning_step(rows_of(bank, K)) for K in clients}
     contestants |= {f"naive {K}": naive_step(rows_of(bank, K)) for K in clients if K in NAIVE}
     times = interleave({name: _often(run) for name, run in contestants.items()}, repetitions)
-    rows = [
-        Row(f"K = {K}", times.ratio(f"K = {K}", PLAIN), limit=GOALS.get(K)) for K in clients
-    ]
+    rows = [Row(f"K = {K}", times.ratio(f"K = {K}", PLAIN), limit=GOALS.get(K)) for K in clients]
     rows += [
         Row(f"K = {K}, autograd through the K models", times.ratio(f"naive {K}", PLAIN))
         for K in clients
@@ -77,7 +75,7 @@ def learning_step(bank: Bank) -> Run:
     site = bank.sites[0]
     client = Client(site, TensorSite(site, images(CASES)), workbench, Seeds(0), shelf)
     gamma = Dirichlet()
-    plan = Plan(T=1, t0=1, S=1, gamma=gamma, optimiser=BetaOptimiser())
+    plan = Plan(T=1, t0=1, S=1, gamma=gamma, optimiser=BetaOptimiser("adam", 0.1))
     facts = {"t": 1, "s": 1, "digest": "bench", **plan.for_clients()}
     note = Note({"beta": gamma.initial(len(bank.sites))}, facts)
     return lambda: client.answer("update_beta", note)

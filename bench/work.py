@@ -71,7 +71,7 @@ class TensorSite:
         ):
             yield _take(self._cases, part)
 
-    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Images:  # noqa: ARG002
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Images:
         random = seeds.generator(self._site, Purpose.AGGREGATE_BATCHES, t, s)
         return _take(
             self._cases, torch.randperm(len(self._cases[0]), generator=random)[:batch_size]

@@ -18,6 +18,8 @@ from autofedavg.errors import AutoFedAvgError, ConfigError, did_you_mean
 if TYPE_CHECKING:
     from autofedavg.studies import Machine
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     help="Federated averaging with aggregation weights learned from the clients' own data.",
     no_args_is_help=True,
@@ -173,8 +175,9 @@ def _main(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
         typer.echo("interrupted: finished rounds are kept; `autofedavg resume` goes on", err=True)
-        return 130
     return int(code or 0)
 
 

@@ -1,0 +1,53 @@
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+
+def rounds_done(folder: Path) -> int:
+    path = folder / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_ctrl_c_keeps_the_checkpoint_and_exits_130(tiny, tmp_path, command, start) -> None:
+    folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed-0"
+    process = start(
+        "run", tiny, "--only", "fedavg", "--set", "rounds=500", "--out", tmp_path / "runs"
+    )
+    while rounds_done(folder) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in stderr
+    assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"
+    saved = max(int(p.stem.split("-")[1]) for p in (folder / "checkpoints").glob("last-*.json"))
+    assert saved >= 2
+    psutil.wait_procs(workers, timeout=10)
+    assert not any(worker.is_running() for worker in workers)
+
+    # The run can be shortened to what is left of it and finished.
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 500", f"rounds = {saved + 1}"))
+    assert command("resume", folder).returncode == 0
+    assert json.loads((folder / "status.json").read_text())["state"] == "finished"
+    assert rounds_done(folder) == saved + 1
+
+
+def test_workers_end_when_the_command_is_killed(tiny, tmp_path, start) -> None:
+    folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed-0"
+    process = start(
+        "run", tiny, "--only", "fedavg", "--set", "rounds=500", "--workers", "2",
+        "--out", tmp_path / "runs",
+    )  # fmt: skip
+    while rounds_done(folder) < 1 and process.poll() is None:
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    gone, alive = psutil.wait_procs(workers, timeout=15)
+    assert not alive
