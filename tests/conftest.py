@@ -1,0 +1,40 @@
+"""Fixtures for the whole suite; `toy` holds the small problems they are made from."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# pytest's importlib mode leaves sys.path alone; this is what makes `import toy` work.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from toy import DirectFleet, toy_problem  # noqa: E402
+
+from autofedavg.federation import Federation  # noqa: E402
+from autofedavg.seeds import Seeds  # noqa: E402
+
+settings.register_profile("suite", deadline=None, max_examples=60, derandomize=True, database=None)
+settings.load_profile("suite")
+
+
+@pytest.fixture
+def seeds():
+    return Seeds(7)
+
+
+@pytest.fixture
+def problem():
+    """Three sites, a small classifier."""
+    return toy_problem(3)
+
+
+@pytest.fixture
+def fleet(problem):
+    """The clients of `problem` in this process, with what they were asked and how they answer."""
+    return DirectFleet(problem)
+
+
+@pytest.fixture
+def federation(fleet):
+    return Federation(fleet)

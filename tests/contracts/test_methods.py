@@ -1,0 +1,154 @@
+"""Every registered method passes this battery by being registered."""
+
+import json
+from itertools import islice
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from autofedavg.algorithm import Round
+from autofedavg.averaging import Bank, Model
+from autofedavg.client import Problem
+from autofedavg.engines.simulator import Simulator
+from autofedavg.federation import Federation
+from autofedavg.loaders import METRIC, LoaderData, LoaderSite
+from autofedavg.methods import METHODS
+from autofedavg.seeds import Seeds
+from autofedavg.settings import origins
+from autofedavg.workbench import Training
+
+T = 4
+SITES = ("A", "B", "C")
+
+
+def loader(seed: int, cases: int, shuffle: bool = False) -> DataLoader:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(cases, 4, generator=draw)
+    return DataLoader(TensorDataset(x, (x[:, 0] > 0.2 * seed).long()), 4, shuffle=shuffle)
+
+
+def problem() -> Problem:
+    def score(network, batch):
+        return (network(batch[0]).argmax(1) == batch[1]).double()
+
+    sites = {
+        name: LoaderData(
+            name,
+            LoaderSite(loader(n, 4 * (n + 1), True), loader(n + 5, 8), holdout=loader(n + 9, 8)),
+            score,
+        )
+        for n, name in enumerate(SITES)
+    }
+    return Problem(
+        lambda: torch.nn.Sequential(
+            torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2),
+            torch.nn.Linear(5, 2),
+        ),
+        lambda network, batch: cross_entropy(network(batch[0]), batch[1]),
+        sites,
+        METRIC,
+    )  # fmt: skip
+
+
+def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | None = None):
+    """The rounds of a method, with models copied out of the simulator's memory."""
+    given = problem()
+    with Simulator(given, Training(epochs=1, learning_rate=0.05), Seeds(seed), workers=1) as fleet:
+        federation = Federation(fleet)
+        w, layout = given.initial(Seeds(seed))
+        start = method.begin(federation, Round(0, w)) if state is None else state
+        kept = []
+        for done in islice(method.rounds(federation, layout, T, start), stop_after):
+            held = done.w
+            copy = (
+                held.clone()
+                if isinstance(held, Model)
+                else Bank(held.sites, held.values.clone(), held.counters.clone())
+            )
+            kept.append(Round(done.t, copy, done.beta, done.alpha, None, done.losses))
+        return kept
+
+
+def bits(state: Round) -> tuple:
+    numbers = [state.w.values, state.w.counters, state.alpha, state.beta]
+    return tuple(None if n is None else n.numpy().tobytes() for n in numbers)
+
+
+@pytest.fixture(params=list(METHODS))
+def method(request):
+    return METHODS[request.param]()
+
+
+def test_yields_every_round_with_finite_models_and_weights_on_the_simplex(method) -> None:
+    done = rounds(method)
+    assert [state.t for state in done] == [1, 2, 3, 4]
+    for state in done:
+        assert torch.isfinite(state.w.values).all()
+        assert set(state.losses) == set(SITES)
+        if state.alpha is not None:
+            assert state.alpha.min() >= 0
+            torch.testing.assert_close(state.alpha.sum(0), torch.ones_like(state.alpha.sum(0)))
+
+
+def test_same_seed_same_bits_and_another_seed_other_bits(method) -> None:
+    assert bits(rounds(method)[-1]) == bits(rounds(method)[-1])
+    assert bits(rounds(method)[-1]) != bits(rounds(method, seed=1)[-1])
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_going_on_from_any_round_gives_the_same_bits(method, stop) -> None:
+    whole = rounds(method)
+    first = rounds(method, stop_after=stop)
+    rest = rounds(method, state=first[-1])
+    assert [bits(state) for state in first + rest] == [bits(state) for state in whole]
+
+
+def test_every_setting_has_an_origin_and_the_settings_survive_json(method) -> None:
+    for path, _, origin, text in origins(method):
+        if path != "name":
+            assert origin.split()[0].rstrip(":") in {"paper", "derived", "ours"}, path
+            assert text, path
+    assert type(method).model_validate_json(method.model_dump_json()) == method
+    assert json.loads(method.model_dump_json())["name"] in METHODS
+
+
+CHANGES = {
+    "auto-fedavg": [
+        {"constraint": "softmax"},
+        {"weights": "layer"},
+        {"t0": 2},
+        {"S": 3},
+        {"beta0": 3.0},
+        {"beta_optimiser": "sgd"},
+        {"beta_rate": 0.5},
+        {"reinitialise": True},
+        {"learn_on": "train"},
+        {"learn_on": "holdout"},
+        {"mode": "train"},
+        {"keep_above_one": "softplus"},
+        {"weights": "layer", "layer": "tensor"},
+        {"weights": "layer", "smoothing": 5.0},
+    ],
+    "fedavg": [{"weights": "even"}],
+    "fedprox": [{"mu": 0.5}],
+    "local-only": [],
+}
+
+
+def test_every_setting_is_tried_below() -> None:
+    assert set(CHANGES) == set(METHODS)
+    for name, changes in CHANGES.items():
+        tried = {key for change in changes for key in change}
+        assert tried == set(METHODS[name].model_fields) - {"name"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(name, change) for name, changes in CHANGES.items() for change in changes],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else value,
+)
+def test_every_setting_changes_the_result(name, change) -> None:
+    base = {key: value for key, value in change.items() if key == "weights" and len(change) > 1}
+    assert bits(rounds(METHODS[name](**change))[-1]) != bits(rounds(METHODS[name](**base))[-1])

@@ -1,0 +1,116 @@
+"""Every registered task passes this battery, at its smallest size, by being registered."""
+
+import json
+
+import pytest
+import torch
+
+from autofedavg.averaging import Layout
+from autofedavg.seeds import Seeds
+from autofedavg.settings import origins
+from autofedavg.tasks import TASKS
+from autofedavg.workbench import Training
+
+SMALLEST = {
+    "synthetic": {
+        "scale": 0.06,
+        "extent": (24.0, 24.0, 30.0),
+        "holdout": 0.3,
+        "pipeline": {"roi": (16, 16, 8), "channels": (4, 8)},
+    }
+}
+
+
+@pytest.fixture(scope="module", params=list(TASKS))
+def made(request):
+    task = TASKS[request.param](**SMALLEST[request.param])
+    told = []
+    return task, task.problem(lambda *what: told.append(what)), told
+
+
+def test_has_the_sites_it_names_with_cases_in_every_split(made) -> None:
+    task, problem, _ = made
+    assert sorted(problem.sites) == sorted(task.site_names())
+    for data in problem.sites.values():
+        assert all(data.cases()[split] > 0 for split in ("train", "validation", "test"))
+    described = task.describe()
+    assert json.loads(json.dumps(described)) == described
+    for site, parts in described["cases"].items():
+        assert parts == dict(problem.sites[site].cases())
+
+
+def test_network_is_the_same_architecture_each_time_and_matches_the_forecast(made) -> None:
+    task, problem, _ = made
+    assert Layout.of(problem.network()).describe() == Layout.of(task.network()).describe()
+    assert task.memory() > 0
+
+
+def test_initial_model_depends_on_the_seed_alone(made) -> None:
+    _, problem, _ = made
+    one, two, other = (problem.initial(Seeds(seed))[0].values for seed in (0, 0, 1))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def same(one, two) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_training_batches_depend_on_seed_site_and_round_alone(made) -> None:
+    _, problem, _ = made
+    training = Training(iterations=2, batch_size=2)
+    for data in problem.sites.values():
+        first = list(data.train_batches(Seeds(0), 1, training))
+        assert len(first) == 2
+        again = list(data.train_batches(Seeds(0), 1, training))
+        assert all(same(a, b) for a, b in zip(first, again, strict=True))
+        assert not same(first[0], next(iter(data.train_batches(Seeds(0), 2, training))))
+        assert not same(first[0], next(iter(data.train_batches(Seeds(1), 1, training))))
+
+
+def test_epochs_pass_over_all_training_cases(made) -> None:
+    _, problem, _ = made
+    training = Training(epochs=2, batch_size=2)
+    for data in problem.sites.values():
+        steps = 2 * -(-data.cases()["train"] // 2)
+        assert len(list(data.train_batches(Seeds(0), 1, training))) == steps
+
+
+@pytest.mark.parametrize("split", ["validation", "train", "holdout"])
+def test_weight_batches_are_repeatable_for_every_split(made, split) -> None:
+    _, problem, _ = made
+    for data in problem.sites.values():
+        batch = data.weight_batch(Seeds(0), 1, 3, split, 2)
+        assert same(batch, data.weight_batch(Seeds(0), 1, 3, split, 2))
+        assert not same(batch, data.weight_batch(Seeds(0), 1, 4, split, 2))
+
+
+def test_loss_can_be_trained_and_scores_lie_between_zero_and_one(made) -> None:
+    _, problem, _ = made
+    network = problem.network()
+    for data in problem.sites.values():
+        loss = problem.loss(network, data.weight_batch(Seeds(0), 1, 1, "train", 2))
+        loss.backward()
+        assert torch.isfinite(loss)
+        with torch.no_grad():
+            scores = data.score(network.eval(), "validation")
+        cases = {score.case for score in scores}
+        assert len(cases) == data.cases()["validation"]
+        values = [score.value for score in scores if score.metric == problem.metric]
+        assert len(values) == len(cases)
+        assert all(0 <= value <= 1 for value in values)
+
+
+def test_progress_is_told_to_the_end(made) -> None:
+    _, _, told = made
+    assert told
+    assert told[-1][1] == told[-1][2]
+
+
+def test_every_setting_has_an_origin(made) -> None:
+    task, _, _ = made
+    default = type(task)()
+    for path, _, origin, text in origins(default):
+        if path != "name":
+            assert origin.split()[0].rstrip(":") in {"paper", "derived", "ours"}, path
+            assert text, path

@@ -1,0 +1,245 @@
+"""Small generated problems: K sites, no MONAI, about a millisecond a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from autofedavg.algorithm import Round
+from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.client import CaseScore, Client, MemoryShelf, Problem
+from autofedavg.federation import Federation
+from autofedavg.notes import Lost, Note
+from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.workbench import Training, Workbench
+
+CPU = torch.device("cpu")
+METRIC = "score"
+TRAINING = Training(iterations=3, batch_size=4, optimiser="sgd", learning_rate=0.1, momentum=0.0)
+
+
+def float64(values) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A network with the initial weights of this seed; global randomness is left alone."""
+    with global_seed(seed):
+        return build()
+
+
+# --- classification: points around site-dependent centres -------------------------------------
+
+
+def mlp(dtype: torch.dtype = torch.float32) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).to(dtype)
+
+
+def norm_net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """BatchNorm and dropout: buffers, counters, and randomness inside the network."""
+    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 3)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def cross_entropy(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    x, y = batch
+    return nn.functional.cross_entropy(network(x), y)
+
+
+@dataclass
+class ToySite:
+    """One site's points; with `full`, every batch is the whole split."""
+
+    name: str
+    splits: Mapping[str, tuple[Tensor, Tensor]]
+    full: bool = False
+
+    def cases(self):
+        return {split: len(x) for split, (x, _) in self.splits.items()}
+
+    def train_batches(self, seeds, t, training):
+        generator = seeds.generator(self.name, Purpose.TRAIN_BATCHES, t)
+        for _ in range(training.iterations):
+            yield self._batch("train", training.batch_size, generator)
+
+    def weight_batch(self, seeds, t, s, split, batch_size):
+        generator = seeds.generator(self.name, Purpose.AGGREGATE_BATCHES, t, s)
+        return self._batch(split, batch_size, generator)
+
+    def score(self, network, split):
+        x, y = self.splits[split]
+        right = torch.softmax(network(x), dim=1)[torch.arange(len(y)), y]
+        return [CaseScore(f"{split}-{i}", METRIC, float(p)) for i, p in enumerate(right)]
+
+    def _batch(self, split, size, generator):
+        x, y = self.splits[split]
+        if self.full:
+            return x, y
+        picked = torch.randint(len(x), (size,), generator=generator)
+        return x[picked], y[picked]
+
+
+def toy_site(name: str, k: int, *, dtype=torch.float32, full: bool = False) -> ToySite:
+    """The k-th kind of site: more training cases and another shift with every k."""
+    generator = torch.Generator().manual_seed(1000 + k)
+    centres = torch.eye(3, 4, dtype=dtype) * 2
+    splits = {}
+    for split, n in {"train": 8 + 4 * k, "validation": 6, "test": 5, "holdout": 4}.items():
+        y = torch.randint(3, (n,), generator=generator)
+        noise = torch.randn(n, 4, generator=generator, dtype=dtype)
+        splits[split] = (centres[y] + noise + 0.5 * k, y)
+    return ToySite(name, splits, full)
+
+
+def toy_problem(
+    K: int = 3, network: Callable[..., nn.Module] = mlp, *, dtype=torch.float32, full: bool = False
+) -> Problem:
+    sites = {"ABCDEFGH"[k]: toy_site("ABCDEFGH"[k], k, dtype=dtype, full=full) for k in range(K)}
+    return Problem(lambda: network(dtype), cross_entropy, sites, METRIC)
+
+
+# --- points: a network that is one float64 vector, and the loss half the squared distance -------
+
+
+class Point(nn.Module):
+    def __init__(self, start: tuple[float, ...]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(float64(start))
+
+
+def half_squared_distance(network: nn.Module, target: Tensor) -> Tensor:
+    return 0.5 * (network.w - target).square().sum()
+
+
+@dataclass
+class PointSite:
+    """Trains towards one point and learns the weights on another."""
+
+    train: tuple[float, ...]
+    validation: tuple[float, ...]
+    n: int = 1
+
+    def cases(self):
+        return {"train": self.n, "validation": 1, "test": 1}
+
+    def train_batches(self, seeds, t, training):
+        return iter([float64(self.train)] * training.iterations)
+
+    def weight_batch(self, seeds, t, s, split, batch_size):
+        return float64(self.validation)
+
+    def score(self, network, split):
+        distance = half_squared_distance(network, float64(self.validation))
+        return [CaseScore("0", METRIC, -float(distance))]
+
+
+def point_problem(start: tuple[float, ...], sites: Mapping[str, PointSite]) -> Problem:
+    return Problem(lambda: Point(start), half_squared_distance, sites, METRIC)
+
+
+# --- transport ----------------------------------------------------------------------------------
+
+
+def make_client(
+    problem: Problem, name: str, training: Training = TRAINING, seeds: Seeds | None = None
+) -> Client:
+    workbench = Workbench(seeded(problem.network, 0), problem.loss, training, CPU)
+    return Client(name, problem.sites[name], workbench, seeds or Seeds(7), MemoryShelf())
+
+
+@dataclass
+class DirectFleet:
+    """Clients in this process, without an engine.
+
+    `intercept(verb, site, note)` may return a `Lost` or a forged `Note` in the client's place;
+    `asked` holds every request that was sent.
+    """
+
+    problem: Problem
+    training: Training = TRAINING
+    seeds: Seeds = field(default_factory=lambda: Seeds(7))
+    intercept: Callable[[str, str, Note], Note | Lost | None] = lambda verb, site, note: None
+
+    def __post_init__(self):
+        self.asked: list[tuple[str, str, Note]] = []
+        self.clients = {
+            name: make_client(self.problem, name, self.training, self.seeds)
+            for name in self.problem.sites
+        }
+
+    def roster(self):
+        return self.problem.roster()
+
+    def ask(self, verb, notes, within):
+        answers = {}
+        for name, note in notes.items():
+            self.asked.append((verb, name, note))
+            forged = self.intercept(verb, name, note)
+            answers[name] = self.clients[name].answer(verb, note) if forged is None else forged
+        return answers
+
+    def sent(self, verb: str, site: str | None = None) -> list[Note]:
+        return [note for v, name, note in self.asked if v == verb and site in (None, name)]
+
+
+def lose(*names: str, verb: str, t: int | None = None, s: int | None = None):
+    """An `intercept` that loses these sites' answers to one verb (in one round, at one step)."""
+
+    def intercept(asked, site, note):
+        at = (t in (None, note.facts.get("t"))) and (s in (None, note.facts.get("s")))
+        return Lost("gone") if asked == verb and site in names and at else None
+
+    return intercept
+
+
+def forge(name: str, verb: str, answer: Note):
+    """An `intercept` that puts words into one site's mouth."""
+    return lambda asked, site, note: answer if (asked, site) == (verb, name) else None
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def rounds_of(method, fleet, T: int, start: Round | None = None, quorum=None) -> list[Round]:
+    """All rounds of a method; models are copied, since a round's bank is good for that round."""
+    federation = Federation(fleet, quorum=quorum)
+    w0, layout = fleet.problem.initial(fleet.seeds)
+    start = start or method.begin(federation, Round(0, w0))
+    kept = []
+    for r in method.rounds(federation, layout, T, start):
+        w_k = Bank(r.w_k.sites, r.w_k.values.clone(), r.w_k.counters.clone())
+        w = r.w.clone() if isinstance(r.w, Model) else w_k
+        kept.append(Round(r.t, w, r.beta, r.alpha, w_k, r.losses, r.learned))
+    return kept
+
+
+def same_round(one: Round, other: Round) -> bool:
+    """Bit-identical models, beta and alpha, and equal losses."""
+    pairs = [(one.w.values, other.w.values), (one.w.counters, other.w.counters)]
+    pairs += [(one.w_k.values, other.w_k.values)]
+    same = all(torch.equal(a, b) for a, b in pairs)
+    for a, b in ((one.beta, other.beta), (one.alpha, other.alpha)):
+        same = same and ((a is None and b is None) or torch.equal(a, b))
+    return same and one.losses == other.losses and one.t == other.t
+
+
+# --- banks --------------------------------------------------------------------------------------
+
+
+def bank_of(network: Callable[[], nn.Module], K: int, first: int = 0) -> tuple[Bank, Layout]:
+    """K differently initialised models of one network; buffers differ too."""
+    models = {}
+    for k in range(K):
+        built = seeded(network, first + k)
+        generator = torch.Generator().manual_seed(first + k)
+        for buffer in built.buffers():
+            if buffer.is_floating_point():
+                buffer.add_(torch.rand(buffer.shape, generator=generator, dtype=buffer.dtype))
+            else:
+                buffer.fill_(k + 1)
+        layout = Layout.of(built)
+        models["ABCDEFGH"[k]] = layout.read(built)
+    return Bank.gather(models), layout
