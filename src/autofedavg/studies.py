@@ -79,6 +79,7 @@ def run_study(
     Raises:
         RunError: a run folder exists already; nothing has been touched then.
     """
+    ENGINES[(machine or Machine()).engine]  # a wrong name is told before any work
     home = Path(out) / study.name
     wanted = _folders(home, study.runs, study.seeds)
     for folder, _, _ in wanted:

@@ -1,0 +1,193 @@
+"""Bad input stops a run with a message that names the place, and nothing is lost."""
+
+import json
+
+import nibabel
+import numpy as np
+import pytest
+
+from autofedavg import cli, read_study, run_study
+from autofedavg.errors import AutoFedAvgError, DataError, RunError
+from autofedavg.experiment.store import RunFolder
+from autofedavg.report.read import read_results
+from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
+from autofedavg.tasks.synthetic import Synthetic
+
+SMALL = Pipeline(spacing=(1.0, 1.0, 1.0), roi=(8, 8, 8), window=(0.0, 1.0))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a volume: (case name, what to change) -> a case."""
+
+    def make(name: str, split: str = "train", **change) -> Case:
+        image = change.get("image", np.random.default_rng(0).random((9, 9, 9), dtype=np.float32))
+        label = change.get("label", (image > 0.5).astype(np.uint8))
+        affine = change.get("affine", np.eye(4))
+        paths = tmp_path / f"{name} ü_image.nii.gz", tmp_path / f"{name} ü_label.nii.gz"
+        nibabel.save(nibabel.Nifti1Image(image, np.eye(4)), paths[0])
+        nibabel.save(nibabel.Nifti1Image(label, affine), paths[1])
+        return Case(name, split, *paths)
+
+    return make
+
+
+def test_every_unusable_case_is_listed_at_once(write) -> None:
+    image = np.random.default_rng(0).random((9, 9, 9), dtype=np.float32)
+    hole = image.copy()
+    hole[0, 0, 0] = np.nan
+    moved = np.eye(4)
+    moved[0, 3] = 5
+    whole = write("whole")
+    cut = write("cut")
+    cut.image.write_bytes(cut.image.read_bytes()[:200])
+    cases = [
+        whole,
+        write("fine", "validation"),
+        write("grid", label=np.zeros((9, 9, 8), np.uint8)),
+        write("place", affine=moved),
+        write("nan", image=hole, label=(image > 0.5).astype(np.uint8)),
+        write("classes", label=np.full((9, 9, 9), 3, np.uint8)),
+        cut,
+        Case("gone", "test", whole.image.with_name("gone.nii.gz"), whole.label),
+    ]
+    with pytest.raises(DataError) as caught:
+        prepare_site("north", cases, SMALL)
+    text = str(caught.value)
+    assert text.startswith("site north: 6 of 8 cases cannot be used:")
+    for piece in (
+        "grid ü_label.nii.gz: its grid is (9, 9, 8), the image's (9, 9, 9)",
+        "place ü_label.nii.gz: it lies elsewhere in space than its image",
+        "nan ü_image.nii.gz: it holds numbers that are not finite",
+        "classes ü_label.nii.gz: its values are [3.0], expected 0 and 1",
+        "cut ü_image.nii.gz and its label: cannot be read",
+        "gone.nii.gz: no such file",
+    ):
+        assert piece in text
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_site_without_cases_of_a_split_is_refused(write, split) -> None:
+    other = "validation" if split == "train" else "train"
+    with pytest.raises(DataError, match=f"site north: no {split} case; give this site at least"):
+        prepare_site("north", [write("one", other)], SMALL)
+
+
+def test_a_label_spoiled_in_the_cache_is_told_through_the_command(
+    tiny, tmp_path, capsys
+) -> None:
+    task = Synthetic(scale=0.02, extent=(24.0, 24.0, 30.0), cache=str(tmp_path / "cache"))
+    folder = task._generate(None)
+    spoiled = folder / "II-0001_label.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((3, 3, 3), np.uint8), np.eye(4)), spoiled)
+    code = cli._main(
+        ["run", str(tiny), "--out", str(tmp_path), "--set", f"task.cache={tmp_path / 'cache'}"]
+    )
+    err = capsys.readouterr().err
+    assert code == 3
+    assert "site II: 1 of 3 cases cannot be used" in err
+    assert "II-0001_label.nii.gz: its grid is (3, 3, 3)" in err
+
+
+def test_nan_loss_names_client_round_and_step_and_keeps_the_last_good_checkpoint(
+    tiny, tmp_path, monkeypatch, capsys
+) -> None:
+    import autofedavg.tasks.segmentation as segmentation
+
+    original = segmentation.SegmentationSite._batch
+
+    def spoil(self, split, size, random, augment):
+        image, label = original(self, split, size, random, augment)
+        spoil.calls += self.site == "II" and split == "train"
+        return (image * float("nan") if spoil.calls == 4 else image), label
+
+    spoil.calls = 0
+    monkeypatch.setattr(segmentation.SegmentationSite, "_batch", spoil)
+    arguments = ["run", str(tiny), "--only", "fedavg", "--out", str(tmp_path), "--workers", "1"]
+    assert cli._main(arguments) == 1
+    err = capsys.readouterr().err
+    assert "client II, local_train, round 2, step 2: the loss is nan" in err
+    assert "lower training.learning_rate" in err
+    folder = RunFolder(tmp_path / "tiny" / "fedavg" / "seed-0")
+    status = json.loads((folder.path / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "round 2, step 2" in status["error"]
+    assert folder.load_round().facts["t"] == 1
+    monkeypatch.undo()
+    assert cli._main(["resume", str(folder.path)]) == 0
+    assert folder.status() == "finished"
+
+
+def test_an_error_that_is_not_ours_is_noted_too(tiny, tmp_path, monkeypatch) -> None:
+    import autofedavg.tasks.segmentation as segmentation
+
+    def broken(self, network, split):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(segmentation.SegmentationSite, "score", broken)
+    study = read_study(tiny).only(["fedavg"])
+    from autofedavg import Machine
+
+    with pytest.raises(ZeroDivisionError):
+        run_study(study, tmp_path, Machine(workers=1))
+    folder = tmp_path / "tiny" / "fedavg" / "seed-0"
+    assert "ZeroDivisionError" in (folder / "status.json").read_text()
+
+
+def test_an_error_in_a_worker_arrives_with_its_traceback(tiny, tmp_path, monkeypatch) -> None:
+    import autofedavg.tasks.segmentation as segmentation
+
+    def broken(self, network, split):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(segmentation.SegmentationSite, "score", broken)
+    from autofedavg import Machine
+
+    with pytest.raises(AutoFedAvgError, match="(?s)a worker failed:.*ZeroDivisionError"):
+        run_study(read_study(tiny).only(["fedavg"]), tmp_path, Machine(workers=2))
+
+
+@pytest.fixture
+def finished(tiny, tmp_path):
+    """A study folder with one finished row."""
+    return run_study(read_study(tiny, ["rounds=1"]).only(["fedavg"]), tmp_path)
+
+
+def test_report_refuses_runs_that_do_not_belong_together(finished, tmp_path, tiny) -> None:
+    other = run_study(
+        read_study(tiny, ["rounds=1", "task.scale=0.03"]).only(["fedavg"]), tmp_path / "other"
+    )
+    with pytest.raises(RunError, match="the split of the data differs from that of"):
+        read_results([finished, other])
+
+
+def test_report_refuses_a_folder_of_a_newer_schema(finished) -> None:
+    status = finished / "fedavg/seed-0/status.json"
+    status.write_text(json.dumps({"schema": 99, "state": "finished"}))
+    with pytest.raises(RunError, match=r"newer version \(schema 99\); update autofedavg"):
+        read_results([finished])
+
+
+def test_report_names_a_damaged_folder(finished) -> None:
+    (finished / "fedavg/seed-0/environment.json").write_text("{}")
+    with pytest.raises(RunError, match="this run folder is damaged .*leave it out of the report"):
+        read_results([finished])
+
+
+def test_report_refuses_an_unknown_baseline(finished) -> None:
+    with pytest.raises(RunError, match="baseline 'x' is not among the runs; choose from: fedavg"):
+        read_results([finished], "x")
+
+
+def test_a_read_only_place_is_told(tiny, tmp_path, monkeypatch) -> None:
+    import errno
+
+    from autofedavg.experiment import store
+
+    def refuse(path, content):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(store, "write_atomically", refuse)
+    with pytest.raises(RunError, match="cannot write: Read-only file system"):
+        run_study(read_study(tiny).only(["fedavg"]), tmp_path)

@@ -1,0 +1,286 @@
+"""The verbs through their public door: what they print, where, and their exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autofedavg import cli
+from autofedavg.evaluation import summarise
+from autofedavg.experiment.store import RunFolder
+
+
+@pytest.fixture
+def say(capsys):
+    """Runs a verb in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = cli._main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def study_folder(tmp_path_factory) -> Path:
+    """The tiny study, run once with two seeds through the command."""
+    from tests_tiny import TINY
+
+    home = tmp_path_factory.mktemp("study")
+    (home / "tiny.toml").write_text(TINY)
+    assert cli._main(["run", str(home / "tiny.toml"), "--out", str(home), "--seeds", "0,1"]) == 0
+    return home / "tiny"
+
+
+def test_run_says_where_and_writes_a_whole_run_folder(study_folder) -> None:
+    folder = study_folder / "n-dirichlet" / "seed-1"
+    names = {path.name for path in folder.iterdir()} - {".lock"}
+    assert names == {
+        "config.toml", "environment.json", "rounds.jsonl", "scores.csv", "checkpoints",
+        "log.txt", "status.json",
+    }  # fmt: skip
+    assert RunFolder(folder).status() == "finished"
+    stems = {path.stem for path in (folder / "checkpoints").iterdir()}
+    local = {"best-local-I", "best-local-II", "best-local-III"}
+    assert stems == {"last-2", "last-3", "best-global"} | local
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["seed"] == 1
+    assert environment["data"]["cases"]["I"]["train"] == 9
+    assert len(environment["data"]["split_sha256"]) == 64
+    config = (folder / "config.toml").read_text()
+    assert "beta0 = 6.0  # paper Sec. 4.2.1" in config
+    assert "S = 2  # study" in config
+    lines = RunFolder(folder).rounds()
+    assert [line["t"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert sum(line["alpha"]) == pytest.approx(1)
+        assert line["bytes_up"] > 0
+        assert line["calls"]["update_beta"]["calls"] == 2
+        assert set(line["validation"]["sites"]) == {"I", "II", "III"}
+
+
+def test_scores_hold_every_test_case_of_every_model(study_folder) -> None:
+    rows = RunFolder(study_folder / "fedavg" / "seed-0").scores()
+    models = {row.model for row in rows}
+    assert models == {"global", "local-I", "local-II", "local-III"}
+    assert {row.split for row in rows} == {"test"}
+    cases = json.loads((study_folder / "fedavg/seed-0/environment.json").read_text())["data"]
+    per_model = sum(parts["test"] for parts in cases["cases"].values())
+    dice = [row for row in rows if row.metric == "dice"]
+    assert len(dice) == per_model * len(models)
+
+
+def test_number_of_workers_changes_no_bit(study_folder, tmp_path, tiny, say) -> None:
+    for workers in (1, 2):
+        code, *_ = say(
+            "run", tiny, "--only", "n-dirichlet", "--out", tmp_path / str(workers),
+            "--workers", workers,
+        )  # fmt: skip
+        assert code == 0
+    one, two = (tmp_path / str(n) / "tiny/n-dirichlet/seed-0" for n in (1, 2))
+    for name in ("last-3", "best-global", "best-local-II"):
+        file = f"checkpoints/{name}.safetensors"
+        assert (one / file).read_bytes() == (two / file).read_bytes()
+    assert (one / "scores.csv").read_bytes() == (two / "scores.csv").read_bytes()
+
+
+def test_report_prints_the_papers_columns_from_the_scores(study_folder, say) -> None:
+    code, out, _ = say("report", study_folder)
+    assert code == 0
+    head = next(line for line in out.splitlines() if "global test avg" in line)
+    assert head.split("  ")[-3:] == ["global test avg", "local avg", "local gen"]
+    for label in ("Local only - I ", "Local only - II ", "Local only - III", "FedAvg", "Auto-FedAv"):
+        assert label in out
+    code, out, _ = say("report", study_folder, "--json")
+    table = json.loads(out[: out.index("\n}\n") + 3])
+    rows = {row["row"]: row["columns"] for row in table["rows"]}
+    runs = [RunFolder(study_folder / "fedavg" / f"seed-{seed}") for seed in (0, 1)]
+    averages = [100 * summarise(run.scores(), "dice").global_test_avg for run in runs]
+    shown = rows["FedAvg"]["global test avg"]
+    assert shown["value"] == pytest.approx(sum(averages) / 2)
+    assert shown["sd"] == pytest.approx(abs(averages[0] - averages[1]) / 2**0.5)
+    assert rows["FedAvg"]["local gen"]["value"] is not None
+    assert rows["Auto-FedAvg-N-Dirichlet"]["global test avg"]["test"]["n"] == 4
+    assert rows["FedAvg"]["global test avg"]["test"] is None
+    assert rows["Local only - II"]["local avg"]["value"] is not None
+    assert rows["Local only - I"]["local avg"]["value"] is None
+
+
+def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) -> None:
+    code, out, err = say("report", study_folder, "--format", "markdown", "--out", tmp_path)
+    assert code == 0
+    assert out.startswith("**Tiny hospitals**")
+    assert str(tmp_path / "tables") in err
+    endings = ("txt", "md", "csv", "tex", "json")
+    wanted = {f"{name}.{ending}" for name in ("scores", "weights") for ending in endings}
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == wanted
+    assert r"\begin{tabular}{lrrrrrr}" in (tmp_path / "tables" / "scores.tex").read_text()
+
+
+def test_unfinished_runs_are_named_and_not_counted(study_folder, tmp_path, say) -> None:
+    import shutil
+
+    copy = tmp_path / "tiny"
+    shutil.copytree(study_folder, copy)
+    RunFolder(copy / "fedavg" / "seed-1").set_status("interrupted")
+    code, out, _ = say("report", copy)
+    assert code == 0
+    assert "FedAvg, seed 1: interrupted, not counted." in out
+    assert "Repeats (seeds) per row: 1 to 2" in out
+
+
+def test_existing_run_folder_is_refused_before_anything_is_touched(
+    study_folder, tmp_path, say
+) -> None:
+    code, _, err = say("run", study_folder.parent / "tiny.toml", "--out", study_folder.parent)
+    assert code == 1
+    assert "this run folder exists already" in err
+    assert f"autofedavg resume {study_folder}" in err
+    assert "--out" in err
+
+
+def test_resume_of_a_study_runs_what_is_missing(study_folder, tmp_path, say) -> None:
+    import shutil
+
+    copy = tmp_path / "tiny"
+    shutil.copytree(study_folder, copy)
+    shutil.rmtree(copy / "fedavg" / "seed-1")
+    before = (copy / "fedavg/seed-0/rounds.jsonl").read_bytes()
+    code, out, _ = say("resume", copy, "--json")
+    assert code == 0
+    assert json.loads(out) == {"folder": str(copy)}
+    again = (copy / "fedavg/seed-1/scores.csv").read_bytes()
+    assert again == (study_folder / "fedavg/seed-1/scores.csv").read_bytes()
+    assert (copy / "fedavg/seed-0/rounds.jsonl").read_bytes() == before
+
+
+def test_resume_with_other_threads_is_refused(study_folder, tmp_path) -> None:
+    from autofedavg import Machine, resume
+    from autofedavg.errors import ConfigError
+
+    folder = study_folder / "fedavg" / "seed-0"
+    state = (folder / "status.json").read_bytes()
+    RunFolder(folder).set_status("interrupted")
+    with pytest.raises(ConfigError, match="begun with 1 threads, not 7"):
+        resume(folder, Machine(threads=7))
+    (folder / "status.json").write_bytes(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "no.toml"], 2, "no.toml: no such study file"),
+        (["run", "{tiny}", "--only", "fedavgg"], 2, "did you mean fedavg?"),
+        (["run", "{tiny}", "--seeds", "a"], 2, "--seeds 'a' is not a list of integers"),
+        (["run", "{tiny}", "--seeds", "1,1"], 2, "a seed is listed twice"),
+        (["run", "{tiny}", "--set", "rounds"], 2, "is not key=value"),
+        (["run", "{tiny}", "--set", "method.t0=0"], 2, "method.t0"),
+        (["run", "{tiny}", "--engine", "flowers"], 2, "'flowers' is not a known engine"),
+        (["run", "{tiny}", "--device", "cuda:99"], 2, "device: 'cuda:99' cannot be used"),
+        (["run", "{tiny}", "--workers", "0"], 2, "Invalid value for '--workers'"),
+        (["resume", "{tmp}"], 1, "neither a run folder nor a study folder"),
+        (["report", "{tmp}/nothing"], 1, "no such folder"),
+        (["report", "{tmp}"], 1, "no run in this folder"),
+        (["list", "method"], 2, "did you mean methods?"),
+        (["frobnicate"], 2, "No such command"),
+    ],
+)
+def test_mistakes_get_their_exit_code_and_say_what_to_do(
+    tiny, tmp_path, say, arguments, code, message
+) -> None:
+    filled = [a.format(tiny=tiny, tmp=tmp_path) for a in arguments]
+    given, out, err = say(*filled)
+    assert (given, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(say) -> None:
+    code, _, err = say("--debug", "run", "no.toml")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> None:
+    code, out, _ = say("check", tiny)
+    assert code == 0
+    assert "method.beta0" in out
+    assert "paper Sec. 4.2.1" in out
+    assert "100.0 % more for learning the weights" in out
+    assert out.rstrip().endswith("the study is valid")
+    code, out, _ = say("check", tiny, "--json", "--set", "rounds=7")
+    rows = json.loads(out)["rows"]
+    assert [row["rounds"] for row in rows] == [7, 7, 7]
+    traffic = rows[2]["traffic"]
+    assert traffic["total"] == 7 * traffic["fedavg_a_round"] * 2
+
+
+def test_list_names_what_is_registered(say) -> None:
+    assert say("list", "methods")[1].split() == ["auto-fedavg", "fedavg", "fedprox", "local-only"]
+    assert json.loads(say("list", "tasks", "--json")[1]) == ["synthetic"]
+    assert say("list", "engines")[1].split() == ["simulator"]
+
+
+def test_help_and_import_stay_light() -> None:
+    light = (
+        "import sys, autofedavg; autofedavg.__all__; dir(autofedavg);"
+        "assert not {'torch', 'monai', 'numpy', 'pydantic'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", light], check=True)
+    helped = (
+        "import sys; from autofedavg import cli; code = cli._main(['--help']);"
+        "assert not {'torch', 'monai', 'numpy'} & set(sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", helped], check=True, capture_output=True, text=True
+    )
+    for verb in ("run", "resume", "report", "check", "list"):
+        assert verb in done.stdout
+
+
+def test_nothing_is_drawn_when_stderr_is_not_a_terminal(study_folder, command, tmp_path) -> None:
+    done = command(
+        "run", study_folder.parent / "tiny.toml", "--only", "fedavg", "--out", tmp_path,
+        "--set", "rounds=1",
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout == f"run folder: {tmp_path / 'tiny'}\n"
+
+
+def test_bars_on_a_terminal_show_rounds_score_and_alpha(study_folder, tmp_path) -> None:
+    import os
+    import pty
+
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "autofedavg", "run", str(study_folder.parent / "tiny.toml"),
+            "--only", "n-dirichlet", "--set", "rounds=6", "--out", str(tmp_path),
+        ],
+        stderr=follower,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "160"},
+    )  # fmt: skip
+    os.close(follower)
+    drawn = b""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        drawn += piece
+    assert process.wait(timeout=30) == 0
+    os.close(leader)
+    text = drawn.decode(errors="replace")
+    assert "Auto-FedAvg-N-Dirichlet, seed 0" in text
+    assert "validation" in text
+    assert "alpha I 0." in text
+    assert "/6" in text

@@ -1,0 +1,155 @@
+"""The generated hospitals and the MONAI chain around them."""
+
+import hashlib
+import threading
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
+from autofedavg.tasks.segmentation import SegmentationSite, dice
+from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, default_cache, scan
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(nibabel.load(path).get_fdata().tobytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+    }
+
+
+def tiny(cache: Path, **change) -> Synthetic:
+    return Synthetic(**{"scale": 0.02, "extent": (24.0, 24.0, 30.0), "cache": str(cache), **change})
+
+
+def test_sizes_keep_the_ratio_of_the_papers_study() -> None:
+    table = Synthetic(scale=1.0).split()
+    counts = {site: sum(map(len, parts.values())) for site, parts in table.items()}
+    assert counts == {"I": 671, "II": 88, "III": 186}
+    assert [len(table["II"][split]) for split in ("train", "validation", "test")] == [30, 29, 29]
+
+
+def test_a_case_is_in_one_split_only_and_holdout_comes_from_training() -> None:
+    plain, held = Synthetic().split(), Synthetic(holdout=0.25).split()
+    for site in HOSPITALS:
+        ids = [case for part in held[site].values() for case in part]
+        assert len(ids) == len(set(ids))
+        assert held[site]["train"] + held[site]["holdout"] == plain[site]["train"]
+        assert held[site]["holdout"]
+        assert held[site]["test"] == plain[site]["test"]
+
+
+def test_same_seed_same_volumes_and_another_seed_others(tmp_path) -> None:
+    one = digest(tiny(tmp_path / "a")._generate(None))
+    assert one == digest(tiny(tmp_path / "b")._generate(None))
+    other = digest(tiny(tmp_path / "a", seed=1)._generate(None))
+    assert one.keys() == other.keys()
+    assert not set(one.values()) & set(other.values())
+
+
+def test_hospitals_differ_in_grid_intensity_and_annotation() -> None:
+    images = {}
+    for name, hospital in HOSPITALS.items():
+        image, label = scan(hospital, (50.0, 50.0, 48.0), np.random.RandomState(0))
+        assert image.shape == label.shape
+        assert label.any()
+        images[name] = image
+    assert len({image.shape for image in images.values()}) == 3
+    means = [float(np.median(image[image > -200])) for image in images.values()]
+    assert max(means) - min(means) > 100
+
+
+def test_two_processes_may_generate_at_once(tmp_path) -> None:
+    made = []
+    threads = [
+        threading.Thread(target=lambda: made.append(tiny(tmp_path)._generate(None)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [made[0].name]
+
+
+def test_a_generation_that_fails_leaves_nothing(tmp_path, monkeypatch) -> None:
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(nibabel, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        tiny(tmp_path)._generate(None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_cache_folder_follows_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("AUTOFEDAVG_CACHE", "/somewhere")
+    assert default_cache() == Path("/somewhere")
+    monkeypatch.delenv("AUTOFEDAVG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert default_cache() == Path("/cache/autofedavg")
+
+
+class Bright(torch.nn.Module):
+    """A network that calls what is bright foreground."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, image):
+        return torch.cat([torch.zeros_like(image), 40 * (image - 0.5)], dim=1)
+
+
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, -1)], ids=["RAS", "flipped"])
+def test_a_prediction_returns_to_the_original_grid(tmp_path, signs) -> None:
+    """Resampling, window, padding, sliding window and the way back keep a shape in its place."""
+    spacing = np.array([0.8, 1.3, 3.0])
+    place = np.stack(np.meshgrid(*[np.arange(n) for n in (50, 30, 14)], indexing="ij"), -1)
+    centre = np.array([12.0, 22.0, 30.0])
+    label = (np.linalg.norm((place * spacing - centre) / [6, 9, 8], axis=-1) < 1).astype(np.uint8)
+    affine = np.diag([*(spacing * signs), 1.0])
+    affine[:3, 3] = (-30, 12, 7)
+    paths = []
+    for name, volume in (("image", label.astype(np.float32) * 100), ("label", label)):
+        paths.append(tmp_path / f"{name}.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(volume, affine), paths[-1])
+    how = Pipeline(spacing=(1.0, 1.0, 2.0), window=(0.0, 100.0), roi=(24, 24, 16), overlap=0.5)
+    cases = [Case("a", "train", *paths), Case("b", "validation", *paths)]
+    site = SegmentationSite("north", prepare_site("north", cases, how), how)
+    scores = {score.metric: score.value for score in site.score(Bright(), "validation")}
+    assert scores["dice"] > 0.93
+    assert scores["label_voxels"] == label.sum()
+
+
+def test_crops_are_balanced_between_foreground_and_background(tmp_path) -> None:
+    label = np.zeros((40, 40, 16), np.uint8)
+    label[:2, :2, :2] = 1
+    paths = tmp_path / "image.nii.gz", tmp_path / "label.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(label.astype(np.float32), np.eye(4)), paths[0])
+    nibabel.save(nibabel.Nifti1Image(label, np.eye(4)), paths[1])
+    cases = [Case("a", "train", *paths), Case("b", "validation", *paths)]
+    counts = {}
+    for share in (0.0, 0.5, 1.0):
+        how = Pipeline(
+            spacing=(1.0, 1.0, 1.0), window=(0.0, 1.0), roi=(8, 8, 8), foreground=share, flip=0.0
+        )
+        site = SegmentationSite("north", prepare_site("north", cases, how), how)
+        random = np.random.RandomState(0)
+        _, labels = site._batch("train", 200, random, augment=True)
+        counts[share] = int((labels.flatten(1).sum(1) > 0).sum())
+    assert counts[0.0] < 30
+    assert 75 < counts[0.5] < 140
+    assert counts[1.0] == 200
+
+
+def test_dice_of_empty_masks() -> None:
+    empty, full = torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool)
+    assert dice(empty, empty) == 1.0
+    assert dice(full, empty) == dice(empty, full) == 0.0
+    assert dice(full, full) == 1.0
+    assert dice(torch.tensor([True, True, False]), torch.tensor([True, False, False])) == 2 / 3
