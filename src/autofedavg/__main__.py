@@ -1,6 +1,13 @@
-"""`python -m autofedavg`: the command line."""
+"""`python -m autofedavg`: a short demonstration; with arguments, the command line."""
+
+import sys
 
 from autofedavg.cli import main
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 1:
+        from autofedavg.demonstration import demonstrate
+
+        demonstrate()
+    else:
+        main()

@@ -7,23 +7,29 @@ client's numbers depend on `threads` alone, never on how many workers there are 
 
 from __future__ import annotations
 
+import atexit
 import logging
+import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from autofedavg.client import Client, Problem
 from autofedavg.engines.workers import Arena, Crew, Worker
 from autofedavg.errors import AutoFedAvgError, ConfigError
 from autofedavg.notes import Lost, Note, Site
-from autofedavg.seeds import Seeds
+from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.workbench import Training, Workbench
 
 log = logging.getLogger(__name__)
+
+THREADS_PAY = 0.85  # what is left of a core's work each time threads are doubled, for heavy steps
+HEAVY = 5e8  # floating-point operations of a step, forward and backward
 
 
 class Hands(NamedTuple):
@@ -34,26 +40,55 @@ class Hands(NamedTuple):
 
 
 def choose_hands(
-    K: int, device: str, cores: int, workers: int | None = None, threads: int | None = None
+    K: int,
+    device: str,
+    cores: int,
+    workers: int | None = None,
+    threads: int | None = None,
+    heavy: Callable[[], bool] = lambda: False,
 ) -> Hands:
-    """As many workers as cores and clients allow; cores left over become threads.
+    """One worker of one thread per core; for few clients with heavy steps, one of many threads.
 
-    `threads` depends on K and the machine, not on `workers`: threads change the last bits of a
-    convolution, workers must not.
+    `threads` is chosen from K, the machine and the steps, never from `workers`: threads change
+    the last bits of a convolution, and workers must not.
+
+    Args:
+        K: number of clients.
+        device: "cpu", or a GPU, which one process drives alone.
+        cores: that may be used.
+        workers: a choice of the user's.
+        threads: a choice of the user's.
+        heavy: whether a training step is heavy enough for threads to pay; asked only if it matters.
 
     Example:
-        >>> choose_hands(K=3, device="cpu", cores=16)
-        Hands(workers=3, threads=5)
+        >>> choose_hands(K=16, device="cpu", cores=2)
+        Hands(workers=2, threads=1)
+        >>> choose_hands(K=3, device="cpu", cores=16, heavy=lambda: True)
+        Hands(workers=1, threads=16)
     """
     alone = device != "cpu" or not can_fork()
-    if workers is not None and workers > 1 and alone:
+    if threads is None:
+        by_workers = math.ceil(K / min(K, cores))
+        by_threads = K / (cores * THREADS_PAY ** math.log2(cores))
+        threads = cores if alone or (by_threads < by_workers and heavy()) else 1
+    if workers is None:
+        workers = 1 if alone or threads > 1 else min(K, cores)
+    if workers > 1 and (alone or threads > 1):
         raise ConfigError(
-            f"{workers} workers cannot be used on {device} here",
+            f"{workers} workers cannot be used with {threads} threads on {device}",
             where="workers",
-            remedy="use 1: worker processes need the CPU and an operating system that can fork",
+            remedy="use 1 worker, or --threads 1 on the CPU: a forked process cannot start threads",
         )
-    each = threads or max(1, cores // K)
-    return Hands(workers or (1 if alone else max(1, min(K, cores // each))), each)
+    return Hands(workers, threads)
+
+
+def is_heavy(problem: Problem, training: Training, seeds: Seeds) -> bool:
+    """Whether a training step has enough arithmetic for threads to pay."""
+    site = next(iter(problem.roster())).name
+    with global_seed(seeds.number(site, Purpose.NETWORK)), FlopCounterMode(display=False) as count:
+        batch = next(iter(problem.sites[site].train_batches(seeds, 1, training)))
+        problem.loss(problem.network(), batch)
+    return bool(3 * count.get_total_flops() > HEAVY)
 
 
 def can_fork() -> bool:
@@ -87,8 +122,15 @@ class Simulator:
         if not self._sites:
             raise ConfigError("there is no site to train on", where="sites")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self.hands = choose_hands(len(self._sites), device, cores or 1, workers, threads)
         self.device = checked_device(device)
+        self.hands = choose_hands(
+            len(self._sites),
+            self.device.type,
+            cores or 1,
+            workers,
+            threads,
+            lambda: is_heavy(problem, training, seeds),
+        )
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.hands.threads)
         workbench = Workbench(problem.network(), problem.loss, training, self.device)
@@ -109,6 +151,7 @@ class Simulator:
         self._workers = (
             [Worker(crew, self._arena) for crew in self._crews] if self.hands.workers > 1 else []
         )
+        atexit.register(self.close)
         log.info("%d workers of %d threads for %d clients", *self.hands, len(names))
 
     def roster(self) -> Sequence[Site]:
@@ -142,6 +185,7 @@ class Simulator:
         for worker in self._workers:
             worker.close()
         self._workers = []
+        atexit.unregister(self.close)
         torch.set_num_threads(self._threads_before)
 
     def __enter__(self) -> Simulator:

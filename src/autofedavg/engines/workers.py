@@ -137,7 +137,7 @@ class Worker:
         context = multiprocessing.get_context("fork")
         self._pipe, far = context.Pipe()
         self._process = context.Process(
-            target=_work, args=(crew, arena, far, self._pipe, os.getpid()), daemon=True
+            target=_work, args=(crew, arena, far, self._pipe, os.getpid())
         )
         self._process.start()
         far.close()
