@@ -1,0 +1,118 @@
+"""Tables from hand-made results: what is bold, daggered, spread, missing or escaped."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from autofedavg.evaluation import ScoreRow
+from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
+from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.tables import scores_table, weights_table
+
+EVIL = "S & <b>_1|*"
+CASES = 8
+
+
+def repeat(seed: int, gain: float, *, state: str = "finished", alpha=(0.4, 0.6)) -> Repeat:
+    """A run whose global score on case c is 0.5 + 0.01 c + gain, local ones fixed."""
+    scores = [
+        ScoreRow("global", site, "test", f"case-{c}", "dice", 0.5 + 0.01 * c + gain * (c + 1))
+        for site in ("A", EVIL)
+        for c in range(CASES)
+    ]
+    matrix = {("A", "A"): 0.8, ("A", EVIL): 0.4, (EVIL, "A"): 0.2, (EVIL, EVIL): 0.6}
+    scores += [
+        ScoreRow(f"local-{model}", site, "test", "case-0", "dice", value)
+        for (model, site), value in matrix.items()
+    ]
+    rounds = [{"t": 1, "alpha": list(alpha) if alpha else None}]
+    return Repeat(Path("x"), seed, state, {"method": {"learn_on": "validation"}}, {}, rounds, scores)
+
+
+def results(*rows: Row) -> Results:
+    return Results("A title", rows, "base", {"A": 20, EVIL: 10})
+
+
+def row(name: str, label: str, *repeats: Repeat) -> Row:
+    return Row(name, label, repeats, "dice")
+
+
+@pytest.fixture
+def two_rows() -> Results:
+    return results(
+        row("base", "Base", repeat(0, 0.0), repeat(1, 0.002)),
+        row("better", "Better", repeat(0, 0.01), repeat(1, 0.012)),
+    )
+
+
+def test_means_spread_daggers_and_best(two_rows) -> None:
+    table = scores_table(two_rows)
+    (_, base), (_, better) = table.rows
+    at_base = [100 * (0.535 + gain * 4.5) for gain in (0.0, 0.002)]
+    assert base[0].value == pytest.approx(sum(at_base) / 2)
+    assert base[2].spread == pytest.approx(abs(at_base[1] - at_base[0]) / 2**0.5)
+    assert base[0].spread is None
+    assert base[0].test is None
+    assert better[0].test.dagger
+    assert better[0].test.p == pytest.approx(2 / 2**CASES)
+    assert better[2].test.n == 2 * CASES
+    assert better[0].best
+    assert not base[0].best
+    assert base[3].value == pytest.approx(70)
+    assert base[4].value == pytest.approx(30)
+
+
+def test_a_worse_method_gets_no_dagger() -> None:
+    table = scores_table(results(row("base", "Base", repeat(0, 0.01)), row("w", "W", repeat(0, 0))))
+    worse = table.rows[1][1][0]
+    assert worse.test.p < 0.05
+    assert not worse.test.dagger
+
+
+def test_every_format_shows_the_same_numbers_and_escapes_names(two_rows) -> None:
+    table = scores_table(two_rows)
+    value = f"{table.rows[1][1][0].value:.2f}"
+    text, markdown, latex = to_text(table), to_markdown(table), to_latex(table)
+    assert f"*{value}†" in text
+    assert f"**{value}**†" in markdown
+    assert rf"\textbf{{{value}}}$^\dagger$" in latex
+    assert r"S & \<b\>\_1\|\*" in markdown
+    assert r"S \& $<$b$>$\_1|*" in latex
+    parsed = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert float(parsed[1]["A (n=20)"]) == table.rows[1][1][0].value
+    assert float(parsed[1]["A (n=20) p"]) == table.rows[1][1][0].test.p
+    assert parsed[0]["A (n=20) p"] == ""
+    assert json.loads(to_json(table))["rows"][0]["row"] == "Base"
+
+
+def test_a_row_without_a_finished_run_is_shown_empty() -> None:
+    table = scores_table(
+        results(row("base", "Base", repeat(0, 0.0)), row("x", "X", repeat(3, 0.0, state="failed")))
+    )
+    assert all(cell.value is None for cell in table.rows[1][1])
+    assert "X, seed 3: failed, not counted." in table.notes
+
+
+def test_local_only_becomes_one_row_per_site() -> None:
+    local = repeat(0, 0.0, alpha=None)
+    scores = [score for score in local.scores if score.model != "global"]
+    only = Repeat(local.folder, 0, "finished", local.config, {}, local.rounds, scores)
+    table = scores_table(results(row("local", "Local", only), row("base", "Base", repeat(0, 0.0))))
+    labels = [label for label, _ in table.rows]
+    assert labels == ["Local - A", f"Local - {EVIL}", "Base"]
+    first, second = table.rows[0][1], table.rows[1][1]
+    assert [cell.value for cell in first[:3]] == pytest.approx([80, 40, 60])
+    assert first[3].value is None
+    assert second[3].value == pytest.approx(70)
+
+
+def test_weights_table_averages_layers_and_leaves_out_rows_without_weights() -> None:
+    layered = repeat(0, 0.0, alpha=([0.2, 0.4], [0.8, 0.6]))
+    plain = repeat(0, 0.0, alpha=None)
+    table = weights_table(results(row("l", "L", layered), row("p", "P", plain)))
+    assert [label for label, _ in table.rows] == ["L"]
+    assert [cell.value for cell in table.rows[0][1]] == pytest.approx([0.3, 0.7])
+    assert weights_table(results(row("p", "P", plain))) is None
