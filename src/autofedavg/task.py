@@ -36,6 +36,10 @@ class Task(Settings):
         """Bytes of prepared data that will be held."""
         raise NotImplementedError
 
+    def where(self) -> str:
+        """Where the data is, or what is to be done to have it, in one line."""
+        raise NotImplementedError
+
     def describe(self) -> dict[str, Any]:
         """What `environment.json` records of the data: cases per site, hash of the split."""
         raise NotImplementedError

@@ -43,6 +43,7 @@ def test_network_is_the_same_architecture_each_time_and_matches_the_forecast(mad
     task, problem, _ = made
     assert Layout.of(problem.network()).describe() == Layout.of(task.network()).describe()
     assert task.memory() > 0
+    assert task.where()
 
 
 def test_initial_model_depends_on_the_seed_alone(made) -> None:

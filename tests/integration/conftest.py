@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests_tiny import TINY
 
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     """A study of three rows that runs in seconds."""

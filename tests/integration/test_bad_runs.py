@@ -74,9 +74,7 @@ def test_a_site_without_cases_of_a_split_is_refused(write, split) -> None:
         prepare_site("north", [write("one", other)], SMALL)
 
 
-def test_a_label_spoiled_in_the_cache_is_told_through_the_command(
-    tiny, tmp_path, capsys
-) -> None:
+def test_a_label_spoiled_in_the_cache_is_told_through_the_command(tiny, tmp_path, capsys) -> None:
     task = Synthetic(scale=0.02, extent=(24.0, 24.0, 30.0), cache=str(tmp_path / "cache"))
     folder = task._generate(None)
     spoiled = folder / "II-0001_label.nii.gz"
@@ -144,7 +142,7 @@ def test_an_error_in_a_worker_arrives_with_its_traceback(tiny, tmp_path, monkeyp
     monkeypatch.setattr(segmentation.SegmentationSite, "score", broken)
     from autofedavg import Machine
 
-    with pytest.raises(AutoFedAvgError, match="(?s)a worker failed:.*ZeroDivisionError"):
+    with pytest.raises(AutoFedAvgError, match=r"(?s)a worker failed:.*ZeroDivisionError"):
         run_study(read_study(tiny).only(["fedavg"]), tmp_path, Machine(workers=2))
 
 
@@ -171,7 +169,7 @@ def test_report_refuses_a_folder_of_a_newer_schema(finished) -> None:
 
 def test_report_names_a_damaged_folder(finished) -> None:
     (finished / "fedavg/seed-0/environment.json").write_text("{}")
-    with pytest.raises(RunError, match="this run folder is damaged .*leave it out of the report"):
+    with pytest.raises(RunError, match=r"this run folder is damaged .*leave it out of the report"):
         read_results([finished])
 
 

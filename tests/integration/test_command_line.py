@@ -93,7 +93,13 @@ def test_report_prints_the_papers_columns_from_the_scores(study_folder, say) -> 
     assert code == 0
     head = next(line for line in out.splitlines() if "global test avg" in line)
     assert head.split("  ")[-3:] == ["global test avg", "local avg", "local gen"]
-    for label in ("Local only - I ", "Local only - II ", "Local only - III", "FedAvg", "Auto-FedAv"):
+    for label in (
+        "Local only - I ",
+        "Local only - II ",
+        "Local only - III",
+        "FedAvg",
+        "Auto-FedAv",
+    ):
         assert label in out
     code, out, _ = say("report", study_folder, "--json")
     table = json.loads(out[: out.index("\n}\n") + 3])

@@ -49,5 +49,5 @@ def test_workers_end_when_the_command_is_killed(tiny, tmp_path, start) -> None:
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) == 2
     os.kill(process.pid, signal.SIGKILL)
-    gone, alive = psutil.wait_procs(workers, timeout=15)
+    _, alive = psutil.wait_procs(workers, timeout=15)
     assert not alive

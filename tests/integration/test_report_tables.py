@@ -29,7 +29,9 @@ def repeat(seed: int, gain: float, *, state: str = "finished", alpha=(0.4, 0.6))
         for (model, site), value in matrix.items()
     ]
     rounds = [{"t": 1, "alpha": list(alpha) if alpha else None}]
-    return Repeat(Path("x"), seed, state, {"method": {"learn_on": "validation"}}, {}, rounds, scores)
+    return Repeat(
+        Path("x"), seed, state, {"method": {"learn_on": "validation"}}, {}, rounds, scores
+    )
 
 
 def results(*rows: Row) -> Results:

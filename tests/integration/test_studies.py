@@ -24,18 +24,45 @@ def test_every_shipped_study_is_valid(path) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (row(method={"name": "auto-fedavg", "t_0": 5}), "method.t_0 is not a setting of auto-fedavg; did you mean t0?"),
-        (row(method={"name": "auto-fedavg", "t0": 0}), "method.t0: input should be greater than or equal to 1 (given: 0)"),
-        (row(method={"name": "auto-fedavg", "S": 0}), "method.S: input should be greater than or equal to 1"),
-        (row(method={"name": "auto-fedavg", "t0": "5"}), "method.t0: input should be a valid integer (given: '5')"),
-        (row(method={"name": "auto-fedavg", "beta0": 1.0}), "beta0 = 1.0 leaves the Dirichlet's mode (Eq. 6) undefined"),
-        (row(method={"name": "auto-fedavg", "smoothing": 1.0}), "smoothing needs weights = 'layer'"),
-        (row(method={"name": "auto-fedavg", "learn_on": "holdout"}), "task.holdout sets no case aside"),
+        (
+            row(method={"name": "auto-fedavg", "t_0": 5}),
+            "method.t_0 is not a setting of auto-fedavg; did you mean t0?",
+        ),
+        (
+            row(method={"name": "auto-fedavg", "t0": 0}),
+            "method.t0: input should be greater than or equal to 1 (given: 0)",
+        ),
+        (
+            row(method={"name": "auto-fedavg", "S": 0}),
+            "method.S: input should be greater than or equal to 1",
+        ),
+        (
+            row(method={"name": "auto-fedavg", "t0": "5"}),
+            "method.t0: input should be a valid integer (given: '5')",
+        ),
+        (
+            row(method={"name": "auto-fedavg", "beta0": 1.0}),
+            "beta0 = 1.0 leaves the Dirichlet's mode (Eq. 6) undefined",
+        ),
+        (
+            row(method={"name": "auto-fedavg", "smoothing": 1.0}),
+            "smoothing needs weights = 'layer'",
+        ),
+        (
+            row(method={"name": "auto-fedavg", "learn_on": "holdout"}),
+            "task.holdout sets no case aside",
+        ),
         (row(method={"name": "fedadam"}), "'fedadam' is not a known method; did you mean fedavg?"),
         (row(method={}), "method.name is missing; choose from: auto-fedavg"),
         (row(method=3), "method: must be a table"),
-        (row(task={"name": "synthetic", "pipeline": {"roy": [1, 1, 1]}}), "task.pipeline.roy is not a setting of synthetic; did you mean roi?"),
-        (row(task={"name": "synthetic", "extent": [5.0, 50.0, 50.0]}), "extent must be at least 20 mm"),
+        (
+            row(task={"name": "synthetic", "pipeline": {"roy": [1, 1, 1]}}),
+            "task.pipeline.roy is not a setting of synthetic; did you mean roi?",
+        ),
+        (
+            row(task={"name": "synthetic", "extent": [5.0, 50.0, 50.0]}),
+            "extent must be at least 20 mm",
+        ),
         (row(rouns=3), "rouns is not a setting of a run; did you mean rounds?"),
         (row(rounds=0), "rounds: input should be greater than or equal to 1"),
         (row(quorum=9), "quorum is 9, and there are 3 sites"),
@@ -49,9 +76,12 @@ def test_every_shipped_study_is_valid(path) -> None:
         ({"study": {"seed": [1]}, "run": [ROW]}, "seed is not known here; did you mean seeds?"),
         ({"study": {"seeds": []}, "run": [ROW]}, "seeds must be integers from 0, not []"),
         ({"study": {"seeds": [True]}, "run": [ROW]}, "seeds must be integers from 0"),
-        ({"study": {"baseline": "rwo"}, "run": [ROW]}, "baseline 'rwo' is not a row; did you mean row?"),
+        (
+            {"study": {"baseline": "rwo"}, "run": [ROW]},
+            "baseline 'rwo' is not a row; did you mean row?",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_with_their_place(raw, message) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_study(raw, "study.toml")

@@ -32,7 +32,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
             lines.append(f"  {item['setting']:<{width}}  {value:<{wide}}  {item['origin']}")
         lines.append(
             f"  model {_size(row['model_bytes'])} ({row['parameters']:,} numbers, "
-            f"{row['layers']} layers); {row['sites']} sites"
+            f"{row['layers']} layers); {row['sites']} sites; data {row['data']}"
         )
         lines.append(
             f"  traffic {_size(traffic['total'])} over {row['rounds']} rounds: "
@@ -60,6 +60,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
         "parameters": layout.size,
         "layers": layout.layers("module").P,
         "model_bytes": layout.nbytes,
+        "data": run.task.where(),
         "settings": [
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()

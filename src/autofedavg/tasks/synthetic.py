@@ -158,16 +158,24 @@ class Synthetic(Task):
         # original label.
         return int(cases * voxels * (4 + 1 + 8 + 2))
 
-    def _generate(self, progress: Progress | None) -> Path:
-        """The folder with the volumes; made once, complete or not at all."""
+    def where(self) -> str:
+        folder = self.folder()
+        return f"in {folder}" if folder.is_dir() else f"will be generated in {folder}"
+
+    def folder(self) -> Path:
+        """The folder of these volumes; its name stands for all that they depend on."""
         looks = json.dumps({name: asdict(h) for name, h in HOSPITALS.items()}, sort_keys=True)
         key = f"{VERSION}-{self.seed}-{self.extent}-{self.scale}-{looks}"
         name = "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
-        folder = (Path(self.cache) if self.cache else default_cache()) / name
+        return (Path(self.cache) if self.cache else default_cache()) / name
+
+    def _generate(self, progress: Progress | None) -> Path:
+        """The folder with the volumes; made once, complete or not at all."""
+        folder = self.folder()
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=name + "-", dir=folder.parent))
+        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
         try:
             self._write_all(making, progress)
             making.rename(folder)
