@@ -239,6 +239,11 @@ class Bank:
             )
 
 
+def model_for(w: Model | Bank, site: str) -> Model:
+    """What a site goes on from: the global model, or its own row of a bank."""
+    return w if isinstance(w, Model) else w[site]
+
+
 def _tensors(
     network: nn.Module,
 ) -> tuple[list[tuple[str, Tensor]], list[tuple[str, Tensor]], list[tuple[str, Tensor]]]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofedavg.averaging import Bank, Model
+from autofedavg.averaging import Bank, Model, model_for
 from autofedavg.errors import FederationError
 from autofedavg.notes import (
     Fleet,
@@ -76,7 +76,7 @@ class Federation:
         Returns:
             The bank of the w_k of those that answered, and their mean training losses.
         """
-        rows = {name: w if isinstance(w, Model) else w[name] for name in self.names}
+        rows = {name: model_for(w, name) for name in self.names}
         answers = self._ask(
             "local_train", t, {k: Note(arrays_of(w_k), {"t": t, **how}) for k, w_k in rows.items()}
         )
@@ -154,10 +154,10 @@ class Federation:
                 rows.append(Score(name, case, metric, value))
         return Scores(tuple(rows))
 
-    def validate_local(self, t: int, metric: str) -> dict[str, float]:
-        """Each client's mean validation score of its own w_k of round t."""
+    def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
+        """The mean validation score of its own w_k, of every client that trained in round t."""
         note = Note({}, {"t": t, "metric": metric})
-        answers = self._ask("validate_local", t, dict.fromkeys(self.names, note))
+        answers = self._ask("validate_local", t, dict.fromkeys(w_k.sites, note))
         return {name: float(answer.facts["score"]) for name, answer in answers.items()}
 
     def take_account(self) -> dict[str, Traffic]:

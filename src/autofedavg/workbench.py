@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from autofedavg.averaging import Layout, Model
@@ -24,9 +25,14 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 class Training(Settings):
     """How a client trains its local model: LocalTrain of Algorithm 1."""
 
-    iterations: int = setting(300, origin="paper Sec. 4.2.1", help="M_k, local steps a round", ge=1)
     epochs: int = setting(
         0, origin="ours", help="passes over the local data a round, instead of iterations", ge=0
+    )
+    iterations: int = setting(
+        lambda known: 0 if known.get("epochs") else 300,
+        origin="paper Sec. 4.2.1",
+        help="M_k, local steps a round; 0 when epochs are given",
+        ge=0,
     )
     batch_size: int = setting(4, origin="paper Sec. 4.2.1", help="cases in a batch", ge=1)
     optimiser: Literal["adam", "sgd"] = setting(
@@ -44,6 +50,12 @@ class Training(Settings):
     precision: Literal["float32", "bf16"] = setting(
         "float32", origin="ours", help="arithmetic of forward and backward"
     )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if bool(self.epochs) == bool(self.iterations):
+            raise ValueError("set either iterations or epochs, the other one to 0")
+        return self
 
     def rate(self, t: int, T: int) -> float:
         """The step size of round t of T."""

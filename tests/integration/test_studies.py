@@ -139,3 +139,11 @@ def test_defaults_that_depend_on_the_constraint_are_written_out() -> None:
     softmax = parse_study(row(method={"name": "auto-fedavg", "constraint": "softmax"}), "s").runs[0]
     assert softmax.values()["method"]["beta0"] == 0.0
     assert parse_study(row(), "s").runs[0].values()["method"]["beta0"] == 6.0
+
+
+def test_a_round_is_measured_in_iterations_or_in_epochs() -> None:
+    study = parse_study(row(training={"epochs": 2}), "s").runs[0]
+    assert (study.training.epochs, study.training.iterations) == (2, 0)
+    assert parse_run(study.values(), "s").training == study.training
+    with pytest.raises(ConfigError, match="set either iterations or epochs"):
+        parse_study(row(training={"epochs": 2, "iterations": 3}), "study.toml")

@@ -180,10 +180,10 @@ class Simulator:
             raise failure
         return answers
 
-    def close(self) -> None:
-        """Ends the workers and gives back the threads."""
+    def close(self, at_once: bool = False) -> None:
+        """Ends the workers, `at_once` even if they are busy, and gives back the threads."""
         for worker in self._workers:
-            worker.close()
+            worker.close(at_once)
         self._workers = []
         atexit.unregister(self.close)
         torch.set_num_threads(self._threads_before)
@@ -191,8 +191,8 @@ class Simulator:
     def __enter__(self) -> Simulator:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, failure: object, *_: object) -> None:
+        self.close(at_once=failure is not None)
 
 
 def share_out(sites: Sequence[Site], workers: int, training: Training) -> list[list[str]]:

@@ -165,14 +165,16 @@ class Worker:
             raise _CARRIED.get(name, AutoFedAvgError)(what, where=where, remedy=remedy)
         return {name: self._arena.unpack(packed) for name, packed in content.items()}
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._pipe.send(None)
+    def close(self, at_once: bool = False) -> None:
+        """Ends the process; `at_once` even if it is in the middle of an answer."""
+        if not at_once:
+            with contextlib.suppress(OSError):
+                self._pipe.send(None)
+            self._process.join(5)
         self._pipe.close()
-        self._process.join(5)
         if self._process.is_alive():
             self._process.kill()
-            self._process.join()
+        self._process.join()
 
 
 _CARRIED: dict[str, type[AutoFedAvgError]] = {

@@ -112,7 +112,7 @@ def _record(
     watch: Watcher | None,
 ) -> None:
     """Validates a round, keeps the best models, and writes line and checkpoint."""
-    local = federation.validate_local(state.t, metric)
+    local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
     scores: Scores | None = None
     if isinstance(state.w, Model):
         scores = federation.evaluate(state.w, "validation")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.averaging import Bank, Layout, Model, model_for
 from autofedavg.federation import Federation
 from autofedavg.method import Method
 
@@ -27,5 +27,14 @@ class LocalOnly(Method):
     ) -> Iterator[Round]:
         w = start.w
         for t in range(start.t + 1, T + 1):
-            w, losses = federation.local_train(t, w, T=T)
-            yield Round(t, w, None, None, w, losses)
+            w_k, losses = federation.local_train(t, w, T=T)
+            w = w_k if len(w_k.sites) == federation.K else _with_absent(federation, w_k, w)
+            yield Round(t, w, None, None, w_k, losses)
+
+
+def _with_absent(federation: Federation, w_k: Bank, before: Model | Bank) -> Bank:
+    """All K models: a client that sat out a round goes on later from what it had."""
+    rows = {
+        name: model_for(w_k if name in w_k.sites else before, name) for name in federation.names
+    }
+    return Bank.gather(rows)
