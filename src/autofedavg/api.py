@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +17,13 @@ from autofedavg.client import Problem
 from autofedavg.errors import RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.experiment.config import to_toml
-from autofedavg.experiment.environment import environment
 from autofedavg.experiment.run import Seen, run
 from autofedavg.experiment.store import RunFolder
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
 from autofedavg.seeds import Seeds
-from autofedavg.studies import Machine, clients, read_toml
+from autofedavg.studies import LOADERS, Machine, about_run, clients, machine_of, read_toml
 from autofedavg.workbench import Loss, Training
 
 
@@ -72,28 +73,30 @@ def federate(
         machine: where to compute.
         watch: told of every round.
     """
-    machine = machine or Machine()
     chosen: Method = METHODS[method]() if isinstance(method, str) else method
     chosen.check(len(sites))
     how = training or Training(epochs=1, learning_rate=1e-3)
-    named = {name: LoaderData(name, site, score) for name, site in sites.items()}
-    problem = Problem(network, loss, named, METRIC)
+    data = {name: LoaderData(name, site, score) for name, site in sites.items()}
+    problem = Problem(network, loss, data, METRIC)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
-        described = {"rounds": rounds, "seed": seed, "sites": sorted(sites)}
-        described |= {"method": chosen.model_dump(), "training": how.model_dump()}
-        if not (folder.path / "config.toml").exists():
-            about = environment(machine.device, seed=seed)
-            folder = RunFolder.create(folder.path, to_toml(described), about)
-        elif read_toml(folder.path / "config.toml") != tomllib.loads(to_toml(described)):
+        config = to_toml(_described(folder.path.name, chosen, rounds, how, sorted(sites)))
+        known = (folder.path / "config.toml").exists()
+        if known and read_toml(folder.path / "config.toml") != tomllib.loads(config):
             raise RunError(
                 "this run folder holds a run with other settings",
                 where=str(folder.path),
                 remedy="write elsewhere",
             )
-        with folder.lock(), clients(problem, how, Seeds(seed), machine) as federation:
-            w0, layout = problem.initial(Seeds(seed))
-            run(chosen, rounds, federation, w0, layout, METRIC, folder, watch)
+        asked = machine or Machine()
+        used = machine_of(folder.path, asked) if known else asked.resolved()
+        with clients(problem, how, Seeds(seed), used) as federation:
+            if not known:
+                about = about_run(used, federation, seed, _data(problem), METRIC)
+                RunFolder.create(folder.path, config, about)
+            with folder.lock():
+                w0, layout = problem.initial(Seeds(seed))
+                run(chosen, rounds, federation, w0, layout, METRIC, folder, watch)
         lines = folder.rounds()
         trained = None
         if (folder.path / "checkpoints" / "best-global.json").exists():
@@ -102,3 +105,23 @@ def federate(
         alpha = lines[-1]["alpha"] or []
         weights = dict(zip(sorted(sites), alpha, strict=False))
         return Result(trained, weights, lines, summarise(folder.scores(), METRIC))
+
+
+def _described(
+    name: str, method: Method, rounds: int, training: Training, sites: Sequence[str]
+) -> dict[str, Any]:
+    """The run's settings in the shape of a study's row, so that `report` can read the folder."""
+    return {
+        "name": name,
+        "label": name,
+        "rounds": rounds,
+        "task": {"name": LOADERS, "sites": list(sites)},
+        "training": training.model_dump(),
+        "method": method.model_dump(),
+    }
+
+
+def _data(problem: Problem) -> dict[str, Any]:
+    cases = {site.name: dict(site.cases) for site in problem.roster()}
+    digest = hashlib.sha256(json.dumps(cases, sort_keys=True).encode()).hexdigest()
+    return {"data": "data loaders given in Python", "cases": cases, "split_sha256": digest}

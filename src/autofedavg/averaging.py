@@ -70,6 +70,7 @@ class Layout:
     """
 
     entries: tuple[_Entry, ...]
+    aliases: tuple[tuple[str, str], ...]
     counters: tuple[tuple[str, torch.Size], ...]
     trainable: int
     size: int
@@ -103,6 +104,7 @@ class Layout:
             start = stop
         return cls(
             tuple(entries),
+            _aliases(network),
             tuple((name, tensor.shape) for name, tensor in counters),
             sum(tensor.numel() for _, tensor in trainable),
             start,
@@ -146,7 +148,8 @@ class Layout:
     def state_dict(self, model: Model) -> dict[str, Tensor]:
         """The model as named tensors, loadable into the network with `load_state_dict`."""
         named = {e.name: model.values[e.start : e.stop].reshape(e.shape) for e in self.entries}
-        return {**named, **self._named_counters(model.counters)}
+        again = {alias: named[name] for alias, name in self.aliases}
+        return {**named, **again, **self._named_counters(model.counters)}
 
     def model(self, state: Mapping[str, Tensor]) -> Model:
         """The inverse of `state_dict`."""
@@ -237,6 +240,13 @@ class Bank:
             raise AutoFedAvgError(
                 f"alpha has shape {tuple(alpha.shape)}, expected {expected}", where="Bank.combine"
             )
+
+
+def _aliases(network: nn.Module) -> tuple[tuple[str, str], ...]:
+    """(further name, first name) of parameters that a network uses twice (tied weights)."""
+    first = {id(parameter): name for name, parameter in network.named_parameters()}
+    every = network.named_parameters(remove_duplicate=False)
+    return tuple((name, first[id(p)]) for name, p in every if name != first[id(p)])
 
 
 def model_for(w: Model | Bank, site: str) -> Model:

@@ -8,15 +8,12 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 import typer
 
 from autofedavg.errors import AutoFedAvgError, ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from autofedavg.studies import Machine
 
 INTERRUPTED = 130
 
@@ -27,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-StudyFile = Annotated[Path, typer.Argument(help="A study: a TOML file, one [[run]] per row.")]
+StudyFile = Annotated[Path, typer.Argument(help="A study: a TOML file with one run table per row.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one value of every row, e.g. method.t0=5. Repeatable."),
@@ -71,8 +68,7 @@ def run(
     from autofedavg.progress import watching
     from autofedavg.studies import Machine, run_study
 
-    plan = read_study(study, sets or [], _numbers(seeds) if seeds else None)
-    plan = plan.only(only) if only else plan
+    plan = read_study(study, sets or [], _numbers(seeds) if seeds else None, only or [])
     with watching() as observer:
         home = run_study(plan, out, Machine(engine, device, workers, threads), observer)
     _say_where(home, as_json)
@@ -88,10 +84,11 @@ def resume(
 ) -> None:
     """Go on from the last checkpoint: the same bits as if never stopped."""
     from autofedavg.progress import watching
+    from autofedavg.studies import Machine
     from autofedavg.studies import resume as go_on
 
     with watching() as observer:
-        home = go_on(folder, _asked(engine, device, workers), observer)
+        home = go_on(folder, Machine(engine or None, device or None, workers), observer)
     _say_where(home, as_json)
 
 
@@ -110,14 +107,13 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Print the study's table, made from the per-case scores in the run folders."""
-    from autofedavg.report.formats import FORMATS
+    from autofedavg.report.formats import FORMATS, joined
     from autofedavg.report.read import read_results
     from autofedavg.report.tables import scores_table, weights_table
 
     results = read_results(runs, baseline)
     tables = [table for table in (scores_table(results), weights_table(results)) if table]
-    write = FORMATS["json" if as_json else format][1]
-    typer.echo("\n".join(write(table) for table in tables), nl=False)
+    typer.echo(joined(tables, "json" if as_json else format), nl=False)
     if out:
         folder = out / "tables"
         folder.mkdir(parents=True, exist_ok=True)
@@ -190,14 +186,6 @@ def _stderr_log() -> logging.Handler:
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     return handler
-
-
-def _asked(engine: str, device: str, workers: int | None) -> Machine | None:
-    from autofedavg.studies import Machine
-
-    if not (engine or device or workers):
-        return None
-    return Machine(engine or "simulator", device or "cpu", workers)
 
 
 def _numbers(text: str) -> list[int]:

@@ -5,7 +5,7 @@ always the first dimension. Everything here is float64 on the CPU (decision 2).
 
 theta is what gradient steps are taken in. For the softmax and for the Dirichlet with a floor it is
 beta itself, so averaging theta over clients is the paper's averaging of beta; with `softplus`,
-beta = 1 + softplus(theta).
+beta = 1 + floor + softplus(theta).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Dirichlet:
     """Eq. 5: alpha ~ Dir(beta) while learning; Eq. 6, the mode, for aggregation.
 
     Eq. 6 is a mode only while every beta_k > 1, so beta is kept above 1: by a floor, or by
-    beta = 1 + softplus(theta).
+    beta = 1.001 + softplus(theta).
 
     Example:
         >>> Dirichlet().alpha(torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)).tolist()
@@ -129,12 +129,14 @@ class Dirichlet:
     def free(self, beta: Tensor) -> Tensor:
         if self.keep_above_one == "floor":
             return beta.clone()
-        return (beta - 1) + torch.log(-torch.expm1(1 - beta))
+        # Kept off the floor by a hair: at the floor itself theta would be minus infinity.
+        above = (beta - 1 - self.floor).clamp(min=1e-9)
+        return above + torch.log(-torch.expm1(-above))
 
     def beta(self, theta: Tensor) -> Tensor:
         if self.keep_above_one == "floor":
             return theta.clamp(min=1 + self.floor)
-        return 1 + torch.nn.functional.softplus(theta)
+        return 1 + self.floor + torch.nn.functional.softplus(theta)
 
     def note(self) -> dict[str, Any]:
         return {

@@ -22,6 +22,11 @@ class Method(Settings):
         """The split that the aggregation weights are learned on, if any."""
         return None
 
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server averages, and so validates, a global model."""
+        return True
+
     def check(self, sites: int) -> None:
         """Refuses a federation this method cannot work with."""
         if sites < 1:

@@ -7,7 +7,7 @@ import logging
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from autofedavg.task import Progress, Task
 from autofedavg.workbench import Training
 
 log = logging.getLogger(__name__)
+
+LOADERS = "loaders"  # the task of a run that `federate` began
 
 
 class Observer:
@@ -47,16 +49,20 @@ class Machine:
     """Where a run is computed: never part of what is computed, but for `threads`.
 
     Attributes:
-        engine: a name from `autofedavg list engines`.
-        device: "cpu" or "cuda".
+        engine: a name from `autofedavg list engines`; None for the simulator.
+        device: "cpu" or "cuda"; None for the CPU.
         workers: worker processes; None lets the engine choose.
         threads: threads per worker; None lets the engine choose.
     """
 
-    engine: str = "simulator"
-    device: str = "cpu"
+    engine: str | None = None
+    device: str | None = None
     workers: int | None = None
     threads: int | None = None
+
+    def resolved(self) -> Machine:
+        """With the engine and the device filled in; workers and threads are the engine's choice."""
+        return replace(self, engine=self.engine or "simulator", device=self.device or "cpu")
 
 
 def run_study(
@@ -79,7 +85,8 @@ def run_study(
     Raises:
         RunError: a run folder exists already; nothing has been touched then.
     """
-    ENGINES[(machine or Machine()).engine]  # a wrong name is told before any work
+    machine = (machine or Machine()).resolved()
+    ENGINES[str(machine.engine)]  # a wrong name is told before any work
     home = Path(out) / study.name
     wanted = _folders(home, study.runs, study.seeds)
     for folder, _, _ in wanted:
@@ -90,7 +97,7 @@ def run_study(
                 remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
             )
     _write_study(home, study)
-    _run_all(wanted, machine or Machine(), observer or Observer())
+    _run_all(wanted, machine, observer or Observer())
     return home
 
 
@@ -107,9 +114,17 @@ def resume(
         observer: told of progress.
     """
     path = Path(path)
+    machine = machine or Machine()
     observer = observer or Observer()
     if (path / "config.toml").is_file():
-        config = parse_run(read_toml(path / "config.toml"), str(path))
+        values = read_toml(path / "config.toml")
+        if values.get("task", {}).get("name") == LOADERS:
+            raise RunError(
+                "this run was begun from Python with data loaders of its own",
+                where=str(path),
+                remedy="call federate again with the same arguments and this folder",
+            )
+        config = parse_run(values, str(path))
         before = read_json(path / "environment.json")
         _run_all([(path, config, int(before["seed"]))], machine, observer)
         return path
@@ -134,7 +149,7 @@ def _folders(
 
 def _run_all(
     wanted: Sequence[tuple[Path, RunConfig, int]],
-    machine: Machine | None,
+    machine: Machine,
     observer: Observer,
 ) -> None:
     problems: dict[str, Problem] = {}
@@ -151,27 +166,17 @@ def _run_one(
     path: Path,
     config: RunConfig,
     seed: int,
-    machine: Machine | None,
+    machine: Machine,
     problem: Problem,
     observer: Observer,
 ) -> None:
     seeds = Seeds(seed)
     known = (path / "config.toml").exists()
-    used = _machine_of(path, machine) if known else machine or Machine()
+    used = machine_of(path, machine) if known else machine.resolved()
     quorum = config.general.quorum or None
     with clients(problem, config.training, seeds, used, quorum) as federation:
         if not known:
-            hands = getattr(federation.fleet, "hands", None)
-            about = environment(
-                used.device,
-                seed=seed,
-                engine=used.engine,
-                asked_device=used.device,
-                threads=hands.threads if hands else used.threads,
-                workers=hands.workers if hands else used.workers,
-                data=config.task.describe(),
-                metric=problem.metric,
-            )
+            about = about_run(used, federation, seed, config.task.describe(), problem.metric)
             RunFolder.create(path, config.to_toml(), about)
         folder = RunFolder(path)
         with folder.lock(), _log_to(path / "log.txt"):
@@ -180,6 +185,23 @@ def _run_one(
             metric = problem.metric
             run(config.method, config.T, federation, w0, layout, metric, folder, observer.round)
             log.info("finished")
+
+
+def about_run(
+    machine: Machine, federation: Federation, seed: int, data: dict[str, Any], metric: str
+) -> dict[str, Any]:
+    """environment.json: what a run ran on, and all that going on with it must keep."""
+    hands = getattr(federation.fleet, "hands", machine)
+    return environment(
+        str(machine.device),
+        seed=seed,
+        engine=machine.engine,
+        asked_device=machine.device,
+        threads=hands.threads,
+        workers=hands.workers,
+        data=data,
+        metric=metric,
+    )
 
 
 @contextmanager
@@ -191,7 +213,8 @@ def clients(
     quorum: int | None = None,
 ) -> Iterator[Federation]:
     """The federation of a problem's clients, on the engine asked for."""
-    engine = ENGINES[machine.engine]
+    machine = machine.resolved()
+    engine = ENGINES[str(machine.engine)]
     with engine(
         problem,
         training,
@@ -203,19 +226,25 @@ def clients(
         yield Federation(fleet, quorum=quorum)
 
 
-def _machine_of(path: Path, machine: Machine | None) -> Machine:
-    """The machine a run was begun on; threads are kept whatever is asked, as they change bits."""
+def machine_of(path: Path, asked: Machine) -> Machine:
+    """The machine to go on with a run: as before, but for what is asked.
+
+    Threads are kept whatever is asked, as they change bits.
+    """
     before = read_json(path / "environment.json")
-    threads = before.get("threads")
-    if machine is None:
-        return Machine(before["engine"], before["asked_device"], None, threads)
-    if machine.threads not in (None, threads):
+    threads = before["threads"]
+    if asked.threads not in (None, threads):
         raise ConfigError(
-            f"the run was begun with {threads} threads, not {machine.threads}",
+            f"the run was begun with {threads} threads, not {asked.threads}",
             where=str(path),
             remedy="leave --threads out: another number changes the last bits of the result",
         )
-    return Machine(machine.engine, machine.device, machine.workers, threads)
+    return Machine(
+        asked.engine or before["engine"],
+        asked.device or before["asked_device"],
+        asked.workers,
+        threads,
+    )
 
 
 def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:

@@ -124,7 +124,7 @@ def test_an_error_that_is_not_ours_is_noted_too(tiny, tmp_path, monkeypatch) -> 
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(segmentation.SegmentationSite, "score", broken)
-    study = read_study(tiny).only(["fedavg"])
+    study = read_study(tiny, only=["fedavg"])
     from autofedavg import Machine
 
     with pytest.raises(ZeroDivisionError):
@@ -143,21 +143,33 @@ def test_an_error_in_a_worker_arrives_with_its_traceback(tiny, tmp_path, monkeyp
     from autofedavg import Machine
 
     with pytest.raises(AutoFedAvgError, match=r"(?s)a worker failed:.*ZeroDivisionError"):
-        run_study(read_study(tiny).only(["fedavg"]), tmp_path, Machine(workers=2))
+        run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine(workers=2))
 
 
 @pytest.fixture
 def finished(tiny, tmp_path):
     """A study folder with one finished row."""
-    return run_study(read_study(tiny, ["rounds=1"]).only(["fedavg"]), tmp_path)
+    return run_study(read_study(tiny, ["rounds=1"], only=["fedavg"]), tmp_path)
 
 
 def test_report_refuses_runs_that_do_not_belong_together(finished, tmp_path, tiny) -> None:
     other = run_study(
-        read_study(tiny, ["rounds=1", "task.scale=0.03"]).only(["fedavg"]), tmp_path / "other"
+        read_study(tiny, ["rounds=1", "task.scale=0.03"], only=["fedavg"]), tmp_path / "other"
     )
     with pytest.raises(RunError, match="the split of the data differs from that of"):
         read_results([finished, other])
+
+
+def test_report_refuses_repeats_with_other_settings(finished, tiny, tmp_path) -> None:
+    run_study(read_study(tiny, ["rounds=2"], seeds=[1], only=["fedavg"]), tmp_path)
+    with pytest.raises(RunError, match=r"its settings differ from those of .*seed-0, a repeat of"):
+        read_results([finished])
+
+
+def test_report_refuses_other_volumes_of_the_same_size(finished, tiny, tmp_path) -> None:
+    other = read_study(tiny, ["rounds=1", "task.seed=5"], only=["fedavg"])
+    with pytest.raises(RunError, match="the data differs from that of"):
+        read_results([finished, run_study(other, tmp_path / "other")])
 
 
 def test_report_refuses_a_folder_of_a_newer_schema(finished) -> None:
@@ -188,4 +200,4 @@ def test_a_read_only_place_is_told(tiny, tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(store, "write_atomically", refuse)
     with pytest.raises(RunError, match="cannot write: Read-only file system"):
-        run_study(read_study(tiny).only(["fedavg"]), tmp_path)
+        run_study(read_study(tiny, only=["fedavg"]), tmp_path)

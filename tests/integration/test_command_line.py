@@ -102,7 +102,8 @@ def test_report_prints_the_papers_columns_from_the_scores(study_folder, say) -> 
     ):
         assert label in out
     code, out, _ = say("report", study_folder, "--json")
-    table = json.loads(out[: out.index("\n}\n") + 3])
+    table, weights = json.loads(out)
+    assert weights["name"] == "weights"
     rows = {row["row"]: row["columns"] for row in table["rows"]}
     runs = [RunFolder(study_folder / "fedavg" / f"seed-{seed}") for seed in (0, 1)]
     averages = [100 * summarise(run.scores(), "dice").global_test_avg for run in runs]
@@ -205,6 +206,15 @@ def test_mistakes_get_their_exit_code_and_say_what_to_do(
     assert "Traceback" not in err
 
 
+def test_settings_apply_to_the_chosen_rows_alone(tiny, tmp_path, say) -> None:
+    code, _, err = say(
+        "run", tiny, "--only", "n-dirichlet", "--set", "method.t0=2", "--set", "rounds=1",
+        "--out", tmp_path,
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "t0 = 2  # study" in (tmp_path / "tiny/n-dirichlet/seed-0/config.toml").read_text()
+
+
 def test_debug_shows_the_traceback(say) -> None:
     code, _, err = say("--debug", "run", "no.toml")
     assert code == 2
@@ -222,7 +232,8 @@ def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> Non
     rows = json.loads(out)["rows"]
     assert [row["rounds"] for row in rows] == [7, 7, 7]
     traffic = rows[2]["traffic"]
-    assert traffic["total"] == 7 * traffic["fedavg_a_round"] * 2
+    assert traffic["total"] == 7 * (2 * traffic["fedavg_a_round"] + traffic["validation_a_round"])
+    assert rows[0]["traffic"]["validation_a_round"] == 0
 
 
 def test_list_names_what_is_registered(say) -> None:

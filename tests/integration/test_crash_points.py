@@ -9,9 +9,11 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from autofedavg import AutoFedAvg, LoaderSite, LocalOnly, Machine, Training, federate
+from autofedavg import AutoFedAvg, LoaderSite, LocalOnly, Machine, Training, federate, resume
 from autofedavg.errors import RunError
 from autofedavg.experiment import store
+from autofedavg.report.read import read_results
+from autofedavg.report.tables import scores_table
 
 ROUNDS = 3
 METHODS = {"auto-fedavg": AutoFedAvg(S=2, t0=2), "local-only": LocalOnly()}
@@ -131,3 +133,12 @@ def test_two_processes_cannot_share_a_run_folder(tmp_path) -> None:
         pytest.raises(RunError, match="another process is working in this run folder"),
     ):
         train(tmp_path, "auto-fedavg")
+
+
+def test_a_folder_of_federate_can_be_reported_but_not_resumed_by_name(tmp_path) -> None:
+    train(tmp_path / "mine", "auto-fedavg")
+    results = read_results([tmp_path / "mine"])
+    assert [row.name for row in results.rows] == ["mine"]
+    assert scores_table(results).rows[0][1][2].value is not None
+    with pytest.raises(RunError, match=r"begun from Python .*call federate again"):
+        resume(tmp_path / "mine")

@@ -134,6 +134,7 @@ class Worker:
     def __init__(self, crew: Crew, arena: Arena) -> None:
         self.names = crew.names
         self._arena = arena
+        self._asked = 0
         context = multiprocessing.get_context("fork")
         self._pipe, far = context.Pipe()
         self._process = context.Process(
@@ -144,7 +145,8 @@ class Worker:
 
     def send(self, verb: str, packed: Mapping[str, Packed]) -> None:
         with contextlib.suppress(OSError):  # a dead worker: `receive` says so
-            self._pipe.send((verb, dict(packed)))
+            self._asked += 1
+            self._pipe.send((self._asked, verb, dict(packed)))
 
     def receive(self, within: float | None) -> dict[str, Note | Lost]:
         """The crew's answers.
@@ -153,9 +155,11 @@ class Worker:
             AutoFedAvgError: what a client raised.
         """
         try:
-            if within is not None and not self._pipe.poll(within):
-                return {name: Lost(f"no answer within {within} s") for name in self.names}
-            kind, content = self._pipe.recv()
+            number = 0
+            while number != self._asked:  # answers to requests that were given up are passed over
+                if within is not None and not self._pipe.poll(within):
+                    return dict.fromkeys(self.names, Lost(f"no answer within {within} s"))
+                number, kind, content = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(1)
             reason = Lost(f"its worker process ended with code {self._process.exitcode}")
@@ -196,17 +200,21 @@ def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: 
             return
         if request is None:
             return
-        verb, packed = request
-        try:
-            answers = crew.answer(verb, {k: arena.unpack(what) for k, what in packed.items()})
-            content = {name: arena.pack_answer(name, answer) for name, answer in answers.items()}
-            pipe.send(("answers", content))
-        except AutoFedAvgError as error:
-            pipe.send(("error", (type(error).__name__, error.what, error.where, error.remedy)))
-        except Exception as error:
-            # Told to the parent, which raises it: this process goes on serving.
-            text = "".join(traceback.format_exception(error))
-            pipe.send(("error", ("AutoFedAvgError", f"a worker failed:\n{text}", "", "")))
+        number, verb, packed = request
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone: the loop ends
+            pipe.send((number, *_answer(crew, arena, verb, packed)))
+
+
+def _answer(crew: Crew, arena: Arena, verb: str, packed: Mapping[str, Packed]) -> tuple[str, Any]:
+    """("answers", by name) or ("error", its parts): errors are raised by the parent."""
+    try:
+        answers = crew.answer(verb, {name: arena.unpack(what) for name, what in packed.items()})
+    except AutoFedAvgError as error:
+        return "error", (type(error).__name__, error.what, error.where, error.remedy)
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        return "error", ("AutoFedAvgError", f"a worker failed:\n{text}", "", "")
+    return "answers", {name: arena.pack_answer(name, note) for name, note in answers.items()}
 
 
 def _shared_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -119,31 +119,25 @@ class Study:
         self.name, self.title, self.baseline = name, title, baseline
         self.seeds, self.runs = tuple(seeds), tuple(runs)
 
-    def only(self, names: Sequence[str]) -> Study:
-        """The study with these rows alone."""
-        known = [run.name for run in self.runs]
-        for name in names:
-            if name not in known:
-                raise ConfigError(
-                    f"{name!r} is not a row of {self.name}", remedy=did_you_mean(name, known)
-                )
-        chosen = [run for run in self.runs if run.name in names]
-        return Study(self.name, self.title, self.seeds, self.baseline, chosen)
-
 
 def read_study(
-    path: Path, overrides: Sequence[str] = (), seeds: Sequence[int] | None = None
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] = (),
 ) -> Study:
     """Reads and checks a study file.
 
     Args:
         path: the TOML file.
-        overrides: "key=value" settings for every row, as given to `--set`.
+        overrides: "key=value" settings for every row that is read, as given to `--set`.
         seeds: seeds to use instead of the file's.
+        only: names of the rows to read; all when empty.
 
     Raises:
         ConfigError: says what is wrong, in which row, and what to do.
     """
+    path = Path(path)
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -152,7 +146,7 @@ def read_study(
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
-    return parse_study(raw, path.name, overrides, seeds)
+    return parse_study(raw, path.name, overrides, seeds, only)
 
 
 def parse_study(
@@ -160,6 +154,7 @@ def parse_study(
     where: str,
     overrides: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
+    only: Sequence[str] = (),
 ) -> Study:
     """`read_study` for values that are already in memory."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
@@ -171,8 +166,17 @@ def parse_study(
     if not isinstance(rows, list) or not rows:
         raise ConfigError("a study needs at least one [[run]]", where=where)
     base = table(raw, "base", where)
-    runs = [_row(base, row, number, where, overrides) for number, row in enumerate(rows, 1)]
-    names = [run.name for run in runs]
+    names = [str(row.get("name")) if isinstance(row, dict) else "" for row in rows]
+    for row_name in only:
+        if row_name not in names:
+            raise ConfigError(
+                f"{row_name!r} is not a row", where=where, remedy=did_you_mean(row_name, names)
+            )
+    runs = [
+        _row(base, row, number, where, overrides)
+        for number, (row, row_name) in enumerate(zip(rows, names, strict=True), 1)
+        if not only or row_name in only
+    ]
     for row_name in names:
         if names.count(row_name) > 1:
             raise ConfigError(f"two rows are called {row_name!r}", where=where)

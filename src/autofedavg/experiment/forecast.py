@@ -37,7 +37,8 @@ def forecast_text(seen: dict[str, Any]) -> str:
         lines.append(
             f"  traffic {_size(traffic['total'])} over {row['rounds']} rounds: "
             f"{_size(traffic['fedavg_a_round'])} a round as FedAvg, "
-            f"{100 * traffic['extra']:.1f} % more for learning the weights"
+            f"{100 * traffic['extra']:.1f} % more for learning the weights, "
+            f"{_size(traffic['validation_a_round'])} a round to validate"
         )
         lines.append(
             f"  memory about {_size(memory['bank'])} for the models, "
@@ -51,6 +52,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
     sites = len(run.task.site_names())
     per_round = 2 * sites * layout.nbytes
     extra = run.method.extra_traffic(sites)
+    validation = sites * layout.nbytes if run.method.has_global_model else 0
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -68,7 +70,8 @@ def _row(run: RunConfig) -> dict[str, Any]:
         "traffic": {
             "fedavg_a_round": per_round,
             "extra": extra,
-            "total": round(run.T * per_round * (1 + extra)),
+            "validation_a_round": validation,
+            "total": round(run.T * (per_round * (1 + extra) + validation)),
         },
         "memory": {
             "bank": (sites + 1) * layout.nbytes,

@@ -16,6 +16,10 @@ class LocalOnly(Method):
 
     name: Literal["local-only"] = "local-only"
 
+    @property
+    def has_global_model(self) -> bool:
+        return False
+
     def begin(self, federation: Federation, start: Round) -> Round:
         w = start.w
         if isinstance(w, Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autofedavg.report.tables import Cell, Table
 
@@ -78,6 +78,14 @@ FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
     "latex": ("tex", to_latex),
     "json": ("json", to_json),
 }
+
+
+def joined(tables: Sequence[Table], format: str) -> str:
+    """Several tables as one output: a list in JSON, the first table alone in CSV."""
+    if format == "json":
+        return "[\n" + ",\n".join(to_json(table).rstrip() for table in tables) + "\n]\n"
+    shown = tables[:1] if format == "csv" else tables
+    return "\n".join(FORMATS[format][1](table) for table in shown)
 
 
 def _shown(

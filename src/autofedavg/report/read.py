@@ -55,6 +55,7 @@ class Results:
     rows: tuple[Row, ...]
     baseline: str
     sites: dict[str, int]
+    data: str = ""
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -79,6 +80,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     for name in names:
         mine = sorted((r for r in repeats if r.config["name"] == name), key=lambda r: r.seed)
         first = mine[0]
+        _refuse_other_settings(mine)
         rows.append(Row(name, first.config["label"], tuple(mine), first.environment["metric"]))
     wanted = baseline or study.get("baseline") or ("fedavg" if "fedavg" in names else "")
     if baseline and baseline not in names:
@@ -87,9 +89,10 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
             where="report",
             remedy=f"choose from: {', '.join(names)}",
         )
-    cases = repeats[0].environment["data"]["cases"]
-    sites = {site: sum(parts.values()) for site, parts in sorted(cases.items())}
-    return Results(str(study.get("title", "Runs")), tuple(rows), str(wanted), sites)
+    data = repeats[0].environment["data"]
+    sites = {site: sum(parts.values()) for site, parts in sorted(data["cases"].items())}
+    title = str(study.get("title", "Runs"))
+    return Results(title, tuple(rows), str(wanted), sites, str(data["data"]))
 
 
 def _read(folder: RunFolder) -> Repeat:
@@ -125,10 +128,23 @@ def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
                 )
 
 
+def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
+    """Repeats are the same settings with another seed; anything else must not be averaged."""
+    first = repeats[0]
+    for other in repeats[1:]:
+        if other.config != first.config:
+            raise RunError(
+                f"its settings differ from those of {first.folder}, a repeat of the same row",
+                where=str(other.folder),
+                remedy="report them apart, or run the row again under another name",
+            )
+
+
 def _identity(repeat: Repeat) -> dict[str, str]:
     """What runs must share to stand in one table."""
     return {
         "the task": repeat.config["task"]["name"],
+        "the data": repeat.environment["data"]["data"],
         "the split of the data": repeat.environment["data"]["split_sha256"],
         "the metric": repeat.environment["metric"],
     }

@@ -114,7 +114,8 @@ def _local_columns(summaries: Sequence[Summary]) -> tuple[Cell, Cell]:
 def _notes(results: Results) -> list[str]:
     notes = []
     metrics = sorted({row.metric for row in results.rows})
-    notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column in bold.")
+    data = f" Data: {results.data}." if results.data else ""
+    notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
     counts = sorted({len(row.finished) for row in results.rows})
     repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
     notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")

@@ -72,10 +72,17 @@ class Pipeline(Settings):
         le=1,
     )
     flip: float = setting(
-        0.1, origin="derived from the same group's lesion model", help="chance to flip an axis"
+        0.1,
+        origin="derived from the same group's lesion model",
+        help="chance to flip an axis",
+        ge=0,
+        le=1,
     )
     shift: float = setting(
-        0.1, origin="derived from the same group's lesion model", help="largest intensity shift"
+        0.1,
+        origin="derived from the same group's lesion model",
+        help="largest intensity shift",
+        ge=0,
     )
     channels: tuple[int, ...] = setting(
         (16, 32, 64, 128, 256),

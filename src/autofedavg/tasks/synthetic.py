@@ -133,7 +133,11 @@ class Synthetic(Task):
         table = self.split()
         digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
         cases = {s: {k: len(v) for k, v in parts.items()} for s, parts in table.items()}
-        return {"data": f"synthetic, seed {self.seed}", "cases": cases, "split_sha256": digest}
+        return {"data": self._named(), "cases": cases, "split_sha256": digest}
+
+    def _named(self) -> str:
+        size = " x ".join(f"{length:g}" for length in self.extent)
+        return f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm"
 
     def problem(self, progress: Progress | None = None) -> Problem:
         folder = self._generate(progress)
