@@ -4,15 +4,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 # pytest's importlib mode leaves sys.path alone; this is what makes `import toy` work.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from toy import DirectFleet, toy_problem  # noqa: E402
+from autofedavg.federation import Federation
+from autofedavg.seeds import Seeds
+from toy import DirectFleet, toy_problem
 
-from autofedavg.federation import Federation  # noqa: E402
-from autofedavg.seeds import Seeds  # noqa: E402
+# The toy networks are far too small for threads, which wait for each other on a busy machine.
+torch.set_num_threads(1)
 
 settings.register_profile("suite", deadline=None, max_examples=60, derandomize=True, database=None)
 settings.load_profile("suite")

@@ -203,10 +203,10 @@ def forge(name: str, verb: str, answer: Note):
 # --- whole runs ---------------------------------------------------------------------------------
 
 
-def rounds_of(method, fleet, T: int, start: Round | None = None, quorum=None) -> list[Round]:
+def rounds_of(method, fleet, T: int, start=None, *, quorum=None, problem=None) -> list[Round]:
     """All rounds of a method; models are copied, since a round's bank is good for that round."""
     federation = Federation(fleet, quorum=quorum)
-    w0, layout = fleet.problem.initial(fleet.seeds)
+    w0, layout = (problem or fleet.problem).initial(Seeds(7))
     start = start or method.begin(federation, Round(0, w0))
     kept = []
     for r in method.rounds(federation, layout, T, start):

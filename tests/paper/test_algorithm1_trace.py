@@ -8,10 +8,10 @@ from math import exp
 
 import pytest
 import torch
-from toy import DirectFleet, PointSite, point_problem, rounds_of
 
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.workbench import Training
+from toy import DirectFleet, PointSite, point_problem, rounds_of
 
 TARGET = {"A": 2.0, "B": -4.0}
 VALIDATION = {"A": 1.25, "B": -0.25}

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from toy import DirectFleet, PointSite, float64, point_problem, rounds_of
 
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.workbench import Training
+from toy import DirectFleet, PointSite, float64, point_problem, rounds_of
 
 SITES = {
     "A": PointSite((4.0, 0.0), (0.0, 0.0), n=6),

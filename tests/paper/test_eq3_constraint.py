@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from toy import float64
 
 from autofedavg.constraints import Dirichlet, Softmax
+from toy import float64
 
 GAMMAS = [Softmax(), Dirichlet(), Dirichlet(keep_above_one="softplus")]
 

@@ -3,9 +3,9 @@
 import math
 
 import torch
-from toy import float64
 
 from autofedavg.constraints import Softmax
+from toy import float64
 
 BETA = [0.3, -1.2, 2.0]
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from toy import float64
 
 from autofedavg.constraints import Dirichlet
+from toy import float64
 
 BETA = [2.0, 3.0, 7.0]
 MANY = 40_000

@@ -6,13 +6,13 @@ The oracle is the K-fold graph itself: `functional_call` on the explicit sum, fl
 
 import pytest
 import torch
-from toy import CPU, bank_of, float64, mlp, norm_net
 from torch import nn
 from torch.func import functional_call
 
 from autofedavg.algorithm import update_beta
 from autofedavg.constraints import Dirichlet, Softmax
 from autofedavg.workbench import Training, Workbench
+from toy import CPU, bank_of, float64, mlp, norm_net
 
 K = 3
 SEED = 17

@@ -1,13 +1,13 @@
-"""Sec. 3.2's layer-wise variant: one alpha per client and layer, w_p = sum_k alpha_{k,p} w_{k,p}."""
+"""Sec. 3.2's layer-wise variant: a layer p is w_p = sum_k alpha_{k,p} w_{k,p}."""
 
 import pytest
 import torch
-from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, norm_net, rounds_of
 
 from autofedavg.algorithm import update_beta
 from autofedavg.constraints import Softmax
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.workbench import Training, Workbench
+from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, norm_net, rounds_of
 
 
 def batch():

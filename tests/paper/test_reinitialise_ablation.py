@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from toy import DirectFleet, rounds_of
 
 from autofedavg.methods.auto_fedavg import AutoFedAvg
+from toy import DirectFleet, rounds_of
 
 T, T0, S = 4, 2, 2
 

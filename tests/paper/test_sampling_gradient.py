@@ -1,13 +1,13 @@
 """The gradient through a Dirichlet draw is unbiased: its mean is the gradient of the mean.
 
-For a linear loss <g, alpha>, E[alpha] = beta / beta_0 gives d/dbeta_j = (g_j - <g, E alpha>) / beta_0.
+For a linear loss <g, alpha>, E[alpha] = m = beta / beta_0, so d/dbeta_j = (g_j - <g, m>) / beta_0.
 """
 
 import pytest
 import torch
-from toy import float64
 
 from autofedavg.constraints import Dirichlet
+from toy import float64
 
 DRAWS = 40_000
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from pydantic import ValidationError
-from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, rounds_of, toy_problem
 
 from autofedavg.algorithm import update_beta
 from autofedavg.constraints import Dirichlet, Softmax, smoothing
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.workbench import Training, Workbench
+from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, rounds_of, toy_problem
 
 
 def test_formula():
@@ -18,6 +18,10 @@ def test_formula():
 
 def test_equal_layers_cost_nothing():
     assert smoothing(float64([[0.3, 0.3], [0.7, 0.7]])).item() == 0.0
+
+
+def test_a_single_layer_has_no_neighbour_and_costs_nothing():
+    assert smoothing(float64([[0.3], [0.7]])).item() == 0.0
 
 
 @pytest.mark.parametrize("gamma", [Softmax(), Dirichlet()], ids=["softmax", "dirichlet"])

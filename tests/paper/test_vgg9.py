@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from toy import seeded
 
 from autofedavg.averaging import Layout
 from autofedavg.networks.vgg9 import vgg9
+from toy import seeded
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,314 @@
+"""One institution: answers depend on the request, its data and its shelf, on nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autofedavg.averaging import Bank
+from autofedavg.client import MemoryShelf, Problem
+from autofedavg.errors import AutoFedAvgError, DataError
+from autofedavg.federation import Federation
+from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.notes import Note, arrays_of, model_of
+from autofedavg.seeds import Seeds
+from toy import METRIC, TRAINING, DirectFleet, ToySite, make_client, norm_net, toy_problem
+
+
+@pytest.fixture
+def problem():
+    """With batch norm and dropout: buffers, counters and randomness in the network."""
+    return toy_problem(2, norm_net)
+
+
+def requests(problem, **settings):
+    """One of each request of the port, in an order that can be answered."""
+    w0, layout = problem.initial(Seeds(7))
+    fleet = DirectFleet(problem)
+    federation = Federation(fleet)
+    w_k, _ = federation.local_train(1, w0, T=2)
+    federation.share_models(1, w_k)
+    plan = AutoFedAvg(**settings).plan(layout, 2)
+    federation.update_beta(1, 1, plan.gamma.initial(2), **plan.for_clients())
+    federation.evaluate(w0, "validation")
+    federation.validate_local(1, w_k, METRIC)
+    return {verb: note for verb, site, note in fleet.asked if site == "A"}
+
+
+VERBS = ["local_train", "share_models", "update_beta", "evaluate", "validate_local"]
+
+
+def same(one, other):
+    return one.facts == other.facts and all(
+        torch.equal(one.arrays[key], other.arrays[key]) for key in one.arrays | other.arrays
+    )
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_every_request_may_be_repeated(problem, mode):
+    client, asked = make_client(problem, "A"), requests(problem, mode=mode)
+    for verb in VERBS:
+        first = client.answer(verb, asked[verb])
+        first = Note({k: a.clone() for k, a in first.arrays.items()}, first.facts)
+        assert same(client.answer(verb, asked[verb]), first), verb
+
+
+def test_an_answer_does_not_depend_on_what_was_asked_in_between(problem):
+    client, asked = make_client(problem, "A"), requests(problem)
+    first = {verb: client.answer(verb, asked[verb]) for verb in VERBS}
+    for verb in reversed(VERBS):
+        assert same(client.answer(verb, asked[verb]), first[verb]), verb
+
+
+def test_a_client_that_comes_back_gives_the_same_answers(problem):
+    asked = requests(problem)
+    old, new = make_client(problem, "A"), make_client(problem, "A")
+    for verb in VERBS:
+        assert same(new.answer(verb, asked[verb]), old.answer(verb, asked[verb])), verb
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_request_touches_global_randomness(problem, verb):
+    client, asked = make_client(problem, "A"), requests(problem, mode="train")
+    for earlier in VERBS[: VERBS.index(verb)]:
+        client.answer(earlier, asked[earlier])
+    before = torch.get_rng_state()
+    client.answer(verb, asked[verb])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_rounds_and_clients_have_their_own_dropout(problem):
+    """Same data under two names: with full batches only the network's own randomness differs."""
+    one = replace(problem.sites["A"], full=True)
+    twins = Problem(problem.network, problem.loss, {"A": one, "B": one}, METRIC)
+    w0, _ = twins.initial(Seeds(7))
+
+    def trained(name, t):
+        note = Note(arrays_of(w0), {"t": t, "T": 9})
+        return make_client(twins, name).answer("local_train", note).arrays["values"]
+
+    assert torch.equal(trained("A", 1), trained("A", 1))
+    assert not torch.equal(trained("A", 1), trained("A", 2))
+    assert not torch.equal(trained("A", 1), trained("B", 1))
+
+
+def test_every_client_round_and_step_has_an_alpha_of_its_own(problem):
+    """Same data, full batches, eval mode: only the draw from the Dirichlet can differ."""
+    one = replace(problem.sites["A"], full=True)
+    twins = Problem(problem.network, problem.loss, {"A": one, "B": one}, METRIC)
+    asked = requests(twins)
+    bank = Bank.gather(
+        {name: model_of(asked["share_models"].arrays, "B") for name in ("A", "B")}
+        | {"A": twins.initial(Seeds(7))[0]}
+    )
+
+    def theta(name, t, s):
+        client = make_client(twins, name)
+        client.shelf.keep_bank(bank, "x")
+        facts = {**asked["update_beta"].facts, "t": t, "s": s, "digest": "x"}
+        note = Note(asked["update_beta"].arrays, facts)
+        return client.answer("update_beta", note).arrays["theta"]
+
+    base = theta("A", 1, 1)
+    assert torch.equal(theta("A", 1, 1), base)
+    for other in (("A", 1, 2), ("A", 2, 1), ("B", 1, 1)):
+        assert not torch.equal(theta(*other), base), other
+
+
+def test_an_unknown_request_is_refused(problem):
+    with pytest.raises(AutoFedAvgError, match=r"^client A: unknown request 'forget'$"):
+        make_client(problem, "A").answer("forget", Note())
+
+
+# --- losses that are not finite -------------------------------------------------------------------
+
+
+class Spoilt(ToySite):
+    """A site whose batches hold a NaN from the second one of a round on."""
+
+    def train_batches(self, seeds, t, training):
+        for step, (x, y) in enumerate(super().train_batches(seeds, t, training)):
+            yield (x * torch.nan if step >= 1 else x), y
+
+    def weight_batch(self, seeds, t, s, split, batch_size):
+        x, y = super().weight_batch(seeds, t, s, split, batch_size)
+        return x * torch.nan, y
+
+
+def spoilt(problem):
+    sites = {**problem.sites, "A": Spoilt("A", problem.sites["A"].splits)}
+    return Problem(problem.network, problem.loss, sites, METRIC)
+
+
+def test_a_nan_in_training_names_client_round_and_step(problem):
+    w0, _ = problem.initial(Seeds(7))
+    wrong = (
+        "^client A, local_train, round 3, step 2: the loss is nan; lower training.learning_rate, "
+        "or look at this site's images and labels$"
+    )
+    with pytest.raises(AutoFedAvgError, match=wrong):
+        make_client(spoilt(problem), "A").answer(
+            "local_train", Note(arrays_of(w0), {"t": 3, "T": 5})
+        )
+
+
+def test_a_nan_while_learning_beta_names_client_round_and_step(problem):
+    asked = requests(problem)
+    client = make_client(spoilt(problem), "A")
+    client.shelf.keep_own(problem.initial(Seeds(7))[0])
+    client.answer("share_models", asked["share_models"])
+    step = Note(asked["update_beta"].arrays, {**asked["update_beta"].facts, "t": 4, "s": 5})
+    with pytest.raises(
+        AutoFedAvgError, match=r"^client A, update_beta, round 4, step 5: the loss is nan; lower"
+    ):
+        client.answer("update_beta", step)
+
+
+def test_a_failed_training_is_not_kept(problem):
+    w0, _ = problem.initial(Seeds(7))
+    client = make_client(spoilt(problem), "A")
+    with pytest.raises(AutoFedAvgError, match="the loss is nan"):
+        client.answer("local_train", Note(arrays_of(w0), {"t": 1, "T": 5}))
+    assert client.shelf.own() is None
+
+
+def test_a_client_without_a_single_batch_is_refused(problem):
+    class Idle(ToySite):
+        def train_batches(self, seeds, t, training):
+            return iter([])
+
+    idle = Problem(problem.network, problem.loss, {"A": Idle("A", problem.sites["A"].splits)})
+    w0, _ = problem.initial(Seeds(7))
+    with pytest.raises(AutoFedAvgError, match=r"A.*batch"):
+        make_client(idle, "A").answer("local_train", Note(arrays_of(w0), {"t": 1, "T": 5}))
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def test_scores_come_one_per_case_and_metric(problem):
+    w0, _ = problem.initial(Seeds(7))
+    answer = make_client(problem, "B").answer("evaluate", Note(arrays_of(w0), {"split": "test"}))
+    cases = [case for case, _, _ in answer.facts["scores"]]
+    assert cases == [f"test-{i}" for i in range(5)]
+    assert {metric for _, metric, _ in answer.facts["scores"]} == {METRIC}
+
+
+def test_scoring_is_done_in_eval_mode_without_a_graph(problem):
+    seen = []
+
+    class Watched(ToySite):
+        def score(self, network, split):
+            seen.append((network.training, torch.is_grad_enabled()))
+            return super().score(network, split)
+
+    client = make_client(problem, "A")
+    client.data = Watched("A", problem.sites["A"].splits)
+    w0, _ = problem.initial(Seeds(7))
+    client.answer("evaluate", Note(arrays_of(w0), {"split": "validation"}))
+    assert seen == [(False, False)]
+
+
+def test_a_split_without_cases_is_an_error(problem):
+    client = make_client(problem, "A")
+    x, y = problem.sites["A"].splits["test"]
+    client.data = ToySite("A", {"test": (x[:0], y[:0])})
+    w0, _ = problem.initial(Seeds(7))
+    with pytest.raises(DataError, match=r"^site A: no test case to score$"):
+        client.answer("evaluate", Note(arrays_of(w0), {"split": "test"}))
+
+
+def test_local_validation_is_the_mean_over_cases_of_the_own_model(problem):
+    client, asked = make_client(problem, "A"), requests(problem)
+    trained = client.answer("local_train", asked["local_train"])
+    found = client.answer("validate_local", Note({}, {"t": 1, "metric": METRIC})).facts["score"]
+    note = Note(trained.arrays, {"split": "validation"})
+    scores = client.answer("evaluate", note).facts["scores"]
+    assert found == pytest.approx(sum(value for _, _, value in scores) / len(scores))
+
+
+def test_local_validation_needs_a_trained_model(problem):
+    with pytest.raises(AutoFedAvgError, match=r"^client A: has no trained model to validate$"):
+        make_client(problem, "A").answer("validate_local", Note({}, {"t": 1, "metric": METRIC}))
+
+
+def test_a_metric_that_nobody_computes_is_named(problem):
+    client, asked = make_client(problem, "A"), requests(problem)
+    client.answer("local_train", asked["local_train"])
+    with pytest.raises(AutoFedAvgError, match=r"A.*hausdorff"):
+        client.answer("validate_local", Note({}, {"t": 1, "metric": "hausdorff"}))
+
+
+# --- the shelf ------------------------------------------------------------------------------------
+
+
+def test_without_the_models_a_client_says_so(problem):
+    answer = make_client(problem, "A").answer("update_beta", requests(problem)["update_beta"])
+    assert answer.facts == {"missing": True}
+    assert not answer.arrays
+
+
+def test_a_bag_without_the_own_model_is_not_kept_by_a_client_that_lost_it(problem):
+    client, asked = make_client(problem, "A"), requests(problem)
+    client.answer("share_models", asked["share_models"])
+    assert client.answer("update_beta", asked["update_beta"]).facts == {"missing": True}
+
+
+def test_a_bag_without_another_client_s_model_is_not_kept(problem):
+    client, asked = make_client(problem, "A"), requests(problem)
+    client.answer("local_train", asked["local_train"])
+    client.answer("share_models", Note({}, asked["share_models"].facts))
+    assert client.answer("update_beta", asked["update_beta"]).facts == {"missing": True}
+
+
+def test_models_of_another_digest_are_not_used(problem):
+    client, asked = make_client(problem, "A"), requests(problem)
+    for verb in ("local_train", "share_models"):
+        client.answer(verb, asked[verb])
+    other = Note(asked["update_beta"].arrays, {**asked["update_beta"].facts, "digest": "0"})
+    assert client.answer("update_beta", other).facts == {"missing": True}
+    assert "theta" in client.answer("update_beta", asked["update_beta"]).arrays
+
+
+def test_the_memory_shelf_keeps_one_model_and_one_bank(problem):
+    shelf = MemoryShelf()
+    w0, _ = problem.initial(Seeds(7))
+    assert shelf.own() is None
+    assert shelf.bank("x") is None
+    assert shelf.keep_own(w0) is w0 is shelf.own()
+    bank = Bank.gather({"A": w0})
+    shelf.keep_bank(bank, "x")
+    assert shelf.bank("x") is bank
+    assert shelf.bank("y") is None
+
+
+# --- the problem ----------------------------------------------------------------------------------
+
+
+def test_the_initial_model_is_the_seed_s_and_touches_nothing(problem):
+    before = torch.get_rng_state()
+    first, layout = problem.initial(Seeds(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(problem.initial(Seeds(1))[0].values, first.values)
+    assert not torch.equal(problem.initial(Seeds(2))[0].values, first.values)
+    assert layout.size == first.values.numel()
+
+
+def test_the_roster_is_in_order_of_names(problem):
+    sites = dict(reversed(problem.sites.items()))
+    roster = Problem(problem.network, problem.loss, sites).roster()
+    assert [site.name for site in roster] == ["A", "B"]
+    assert roster[1].cases == {"train": 12, "validation": 6, "test": 5, "holdout": 4}
+
+
+def test_the_cosine_schedule_reaches_the_client(problem):
+    w0, layout = problem.initial(Seeds(7))
+
+    def moved(t):
+        cosine = TRAINING.model_copy(update={"schedule": "cosine", "iterations": 1})
+        full = Problem(problem.network, problem.loss, {"A": replace(problem.sites["A"], full=True)})
+        note = Note(arrays_of(w0), {"t": t, "T": 10})
+        answer = make_client(full, "A", cosine).answer("local_train", note)
+        return (answer.arrays["values"] - w0.values)[: layout.trainable].norm().item()
+
+    assert moved(10) < 0.2 * moved(1)

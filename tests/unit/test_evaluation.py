@@ -1,0 +1,159 @@
+"""The paper's columns and its dagger, from per-case scores."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from autofedavg.evaluation import (
+    Paired,
+    ScoreRow,
+    Summary,
+    case_means,
+    compare,
+    mean_and_spread,
+    summarise,
+)
+
+
+def row(model, site, case, value, split="test", metric="dice"):
+    return ScoreRow(model, site, split, case, metric, value)
+
+
+ROWS = [
+    row("global", "B", "1", 0.5),
+    row("global", "A", "1", 0.8),
+    row("global", "A", "2", 0.6),
+    row("local-A", "A", "1", 0.9),
+    row("local-A", "A", "2", 0.7),
+    row("local-A", "B", "1", 0.2),
+    row("local-B", "A", "1", 0.4),
+    row("local-B", "B", "1", 0.6),
+]
+NOISE = [
+    row("global", "A", "1", 0.0, split="validation"),
+    row("global", "A", "1", 99.0, metric="hausdorff"),
+]
+
+
+def test_global_test_avg_is_the_mean_over_sites_of_the_mean_over_cases():
+    summary = summarise([*ROWS, *NOISE], "dice")
+    assert summary.by_site == pytest.approx({"A": 0.7, "B": 0.5})
+    assert list(summary.by_site) == ["A", "B"]
+    assert summary.global_test_avg == pytest.approx(0.6)
+
+
+def test_local_avg_is_the_diagonal_and_local_gen_the_rest():
+    summary = summarise([*ROWS, *NOISE], "dice")
+    assert summary.matrix["A"] == pytest.approx({"A": 0.8, "B": 0.2})
+    assert summary.matrix["B"] == pytest.approx({"A": 0.4, "B": 0.6})
+    assert summary.local_avg == pytest.approx(0.7)
+    assert summary.local_gen == pytest.approx(0.3)
+
+
+def test_a_site_s_name_may_begin_with_local():
+    summary = summarise([row("local-local-A", "local-A", "1", 0.5)], "dice")
+    assert list(summary.matrix) == ["local-A"]
+    assert summary.local_avg == 0.5
+
+
+def test_what_was_not_run_has_no_number():
+    nothing = summarise([], "dice")
+    assert nothing == Summary({}, {})
+    assert (nothing.global_test_avg, nothing.local_avg, nothing.local_gen) == (None, None, None)
+    alone = summarise([row("local-A", "A", "1", 0.5)], "dice")
+    assert (alone.global_test_avg, alone.local_avg, alone.local_gen) == (None, 0.5, None)
+    elsewhere = summarise([row("local-A", "B", "1", 0.5)], "dice")
+    assert (elsewhere.local_avg, elsewhere.local_gen) == (None, 0.5)
+
+
+def test_cases_are_averaged_over_repeats():
+    repeats = [
+        [row("global", "A", "1", 0.2), row("local-A", "A", "1", 0.9)],
+        [row("global", "A", "1", 0.6), *NOISE],
+    ]
+    assert case_means(repeats, "dice") == pytest.approx({("A", "1"): 0.4})
+    assert case_means(repeats, "dice", "local-A") == {("A", "1"): 0.9}
+
+
+def paired(differences, sites=None):
+    keys = [(sites[i] if sites else "A", f"{i:02d}") for i in range(len(differences))]
+    baseline = dict.fromkeys(keys, 0.5)
+    return {key: 0.5 + d for key, d in zip(keys, differences, strict=True)}, baseline
+
+
+GAINS = [0.11, 0.02, 0.23, -0.04, 0.15, 0.06, 0.37, 0.08, 0.19, 0.31]
+
+
+def test_the_test_is_scipy_s_wilcoxon():
+    method, baseline = paired(GAINS)
+    expected = stats.wilcoxon([v - 0.5 for v in method.values()], zero_method="wilcox")
+    found = compare(method, baseline)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.gain == pytest.approx(np.mean(GAINS))
+    assert found.n == 10
+    assert found.dagger
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30))
+def test_the_test_is_symmetric(differences):
+    method, baseline = paired(differences)
+    assume(any(method[key] != baseline[key] for key in method))
+    one, other = compare(method, baseline), compare(baseline, method)
+    assert 0 <= one.p <= 1
+    assert one.p == pytest.approx(other.p)
+    assert one.gain == pytest.approx(-other.gain)
+    assert not (one.dagger and other.dagger)
+
+
+@pytest.mark.parametrize(
+    ("p", "gain", "dagger"),
+    [
+        (0.049, 0.01, True),
+        (0.05, 0.01, False),
+        (0.2, 0.5, False),
+        (0.001, -0.1, False),
+        (0.001, 0.0, False),
+    ],
+)
+def test_a_dagger_needs_a_gain_and_a_p_below_five_percent(p, gain, dagger):
+    assert Paired(p, gain, 10).dagger is dagger
+
+
+def test_no_pair_differs():
+    method, baseline = paired([0.0] * 5)
+    assert compare(method, baseline) == Paired(1.0, 0.0, 5)
+
+
+def test_one_pair_that_differs_proves_nothing():
+    method, baseline = paired([0.0, 0.1, 0.0])
+    assert compare(method, baseline).p > 0.05
+
+
+def test_only_cases_scored_by_both_are_paired():
+    method, baseline = paired(GAINS)
+    baseline.pop(("A", "00"))
+    method.pop(("A", "01"))
+    baseline[("B", "77")] = 0.1
+    assert compare(method, baseline).n == 8
+
+
+def test_one_site_or_all_cases_pooled():
+    method, baseline = paired(GAINS, sites=["A"] * 6 + ["B"] * 4)
+    assert compare(method, baseline, "B").n == 4
+    assert compare(method, baseline, "B").gain == pytest.approx(np.mean(GAINS[6:]))
+    assert compare(method, baseline).n == 10
+
+
+def test_nothing_in_common_is_no_test():
+    method, baseline = paired(GAINS)
+    assert compare(method, {}) is None
+    assert compare(method, baseline, "C") is None
+
+
+def test_spread_needs_two_repeats():
+    assert mean_and_spread([0.4]) == (0.4, None)
+    mean, spread = mean_and_spread([0.2, 0.4, 0.9])
+    assert mean == pytest.approx(0.5)
+    assert spread == pytest.approx(np.std([0.2, 0.4, 0.9], ddof=1))

@@ -1,0 +1,412 @@
+"""The port: who answered, what is refused, what is counted."""
+
+import pytest
+import torch
+
+from autofedavg.averaging import Bank, Model
+from autofedavg.client import MemoryShelf, Problem
+from autofedavg.errors import FederationError
+from autofedavg.federation import Federation
+from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.notes import Lost, Note
+from autofedavg.seeds import Seeds
+from toy import (
+    METRIC,
+    DirectFleet,
+    float64,
+    forge,
+    lose,
+    norm_net,
+    rounds_of,
+    same_round,
+    toy_problem,
+)
+
+HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
+HOW |= {"mode": "eval", "data": "validation"}
+BETA = float64([0.0, 0.0, 0.0])
+
+
+@pytest.fixture
+def w0(problem):
+    return problem.initial(Seeds(7))[0]
+
+
+def ready(federation, w0):
+    """A federation whose clients have trained round 1 and hold all models."""
+    bank, _ = federation.local_train(1, w0, T=2)
+    federation.share_models(1, bank)
+    return bank
+
+
+# --- the roster -----------------------------------------------------------------------------------
+
+
+def test_clients_are_in_the_order_of_their_names(problem):
+    sites = {name: problem.sites[name] for name in ("C", "A", "B")}
+    federation = Federation(DirectFleet(Problem(problem.network, problem.loss, sites, METRIC)))
+    assert federation.names == ("A", "B", "C")
+    assert federation.K == 3
+    assert [site.cases["train"] for site in federation.sites] == [8, 12, 16]
+    assert federation.rows(["C", "A"]) == [2, 0]
+
+
+def test_the_order_holds_whatever_the_engine_s_roster(problem):
+    class Backwards(DirectFleet):
+        def roster(self):
+            return list(reversed(super().roster()))
+
+        def ask(self, verb, notes, within):
+            return dict(reversed(super().ask(verb, notes, within).items()))
+
+    federation = Federation(Backwards(problem))
+    bank, losses = federation.local_train(1, problem.initial(Seeds(7))[0], T=1)
+    assert federation.names == bank.sites == tuple(losses) == ("A", "B", "C")
+
+
+def test_the_time_limit_is_handed_to_the_engine(problem, w0):
+    seen = []
+
+    class Timed(DirectFleet):
+        def ask(self, verb, notes, within):
+            seen.append(within)
+            return super().ask(verb, notes, within)
+
+    Federation(Timed(problem), within=12.5).local_train(1, w0, T=1)
+    assert seen == [12.5]
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def test_everybody_starts_from_w_and_says_its_loss(federation, fleet, w0):
+    bank, losses = federation.local_train(1, w0, T=5, mu=0.5)
+    assert all(torch.equal(note.arrays["values"], w0.values) for note in fleet.sent("local_train"))
+    assert fleet.sent("local_train", "A")[0].facts == {"t": 1, "T": 5, "mu": 0.5}
+    assert bank.values.shape == (3, w0.values.numel())
+    assert all(0 < loss < 5 for loss in losses.values())
+
+
+def test_given_a_bank_everybody_starts_from_its_own_row(federation, fleet, w0):
+    bank = Bank.gather({name: Model(w0.values + k, w0.counters) for k, name in enumerate("ABC")})
+    federation.local_train(1, bank, T=1)
+    for k, name in enumerate("ABC"):
+        assert torch.equal(fleet.sent("local_train", name)[0].arrays["values"], w0.values + k)
+
+
+# --- clients that do not answer -------------------------------------------------------------------
+
+
+def test_without_a_quorum_one_lost_client_stops_the_call(federation, fleet, w0):
+    fleet.intercept = lose("B", verb="local_train")
+    wrong = (
+        r"^client B, local_train, round 4: did not answer \(gone\); 2 of 3 answered, 3 needed; "
+        "mend the client and resume the run$"
+    )
+    with pytest.raises(FederationError, match=wrong) as caught:
+        federation.local_train(4, w0, T=5)
+    assert (caught.value.client, caught.value.call, caught.value.round) == ("B", "local_train", 4)
+
+
+def test_an_engine_that_says_nothing_of_a_client_has_lost_it(problem, w0):
+    class Silent(DirectFleet):
+        def ask(self, verb, notes, within):
+            return {k: a for k, a in super().ask(verb, notes, within).items() if k != "C"}
+
+    with pytest.raises(FederationError, match=r"client C.*did not answer \(no answer\)"):
+        Federation(Silent(problem)).local_train(1, w0, T=1)
+
+
+def test_with_a_quorum_the_call_goes_on_over_those_that_answered(problem, w0):
+    fleet = DirectFleet(problem, intercept=lose("B", verb="local_train"))
+    bank, losses = Federation(fleet, quorum=2).local_train(1, w0, T=1)
+    assert bank.sites == tuple(losses) == ("A", "C")
+    whole, _ = Federation(DirectFleet(problem)).local_train(1, w0, T=1)
+    assert torch.equal(bank.values, whole.values[[0, 2]])
+
+
+def test_below_the_quorum_the_call_stops_naming_the_first_that_is_missing(problem, w0):
+    fleet = DirectFleet(problem, intercept=lose("B", "C", verb="local_train"))
+    with pytest.raises(FederationError, match=r"client B.*1 of 3 answered, 2 needed"):
+        Federation(fleet, quorum=2).local_train(1, w0, T=1)
+
+
+def test_the_models_go_to_those_that_trained_only(problem, w0):
+    fleet = DirectFleet(problem, intercept=lose("B", verb="local_train"))
+    federation = Federation(fleet, quorum=2)
+    bank, _ = federation.local_train(1, w0, T=1)
+    federation.share_models(1, bank)
+    stepped = federation.update_beta(1, 1, float64([0.0, 0.0]), **HOW)
+    assert list(stepped) == ["A", "C"]
+    assert not fleet.sent("share_models", "B")
+    assert not fleet.sent("update_beta", "B")
+
+
+def test_a_client_that_sat_out_a_round_is_not_asked_to_validate_it(problem, w0):
+    fleet = DirectFleet(problem, intercept=lose("B", verb="local_train"))
+    federation = Federation(fleet, quorum=2)
+    bank, _ = federation.local_train(1, w0, T=1)
+    assert list(federation.validate_local(1, bank, METRIC)) == ["A", "C"]
+    assert not fleet.sent("validate_local", "B")
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "validate_local"])
+def test_scores_are_of_those_that_answered(problem, w0, verb):
+    federation = Federation(DirectFleet(problem, intercept=lose("A", verb=verb)), quorum=1)
+    bank, _ = federation.local_train(1, w0, T=1)
+    if verb == "evaluate":
+        assert list(federation.evaluate(w0, "validation").by_site(METRIC)) == ["B", "C"]
+    else:
+        assert list(federation.validate_local(1, bank, METRIC)) == ["B", "C"]
+
+
+# --- clients that lost the models -----------------------------------------------------------------
+
+
+def forgetting(fleet, name, s):
+    """Empties a client's shelf just before step s of the first call."""
+
+    def intercept(verb, site, note):
+        if (verb, site) == ("update_beta", name) and note.facts["s"] == s and not forgot:
+            forgot.append(s)
+            fleet.clients[name].shelf = MemoryShelf()
+
+    forgot = []
+    return intercept
+
+
+@pytest.mark.parametrize("network", [None, norm_net])
+@pytest.mark.parametrize("s", [1, 3])
+def test_a_client_that_lost_the_models_is_sent_them_again_and_nothing_changes(network, s):
+    problem = toy_problem(3, network) if network else toy_problem(3)
+    method = AutoFedAvg(S=4, t0=2)
+    undisturbed = rounds_of(method, DirectFleet(problem), 4)
+    fleet = DirectFleet(problem)
+    fleet.intercept = forgetting(fleet, "B", s)
+    disturbed = rounds_of(method, fleet, 4)
+    assert all(map(same_round, undisturbed, disturbed))
+    again = fleet.sent("share_models", "B")
+    assert len(again) == 3
+    assert [f"values/{name}" in again[1].arrays for name in "ABC"] == [True, True, True]
+    assert len(fleet.sent("share_models", "A")) == 2
+
+
+def test_a_client_that_missed_the_models_is_sent_all_of_them(problem, w0):
+    fleet = DirectFleet(problem, intercept=lose("B", verb="share_models"))
+    federation = Federation(fleet, quorum=2)
+    bank, _ = federation.local_train(1, w0, T=1)
+    federation.share_models(1, bank)
+    fleet.intercept = lambda verb, site, note: None
+    assert list(federation.update_beta(1, 1, BETA, **HOW)) == ["A", "B", "C"]
+
+
+def test_a_client_that_cannot_keep_the_models_is_named(federation, fleet, w0):
+    ready(federation, w0)
+    fleet.intercept = forge("B", "update_beta", Note({}, {"missing": True}))
+    with pytest.raises(FederationError, match="client B, update_beta, round 1"):
+        federation.update_beta(1, 1, BETA, **HOW)
+
+
+@pytest.mark.parametrize("verb", ["share_models", "update_beta"])
+def test_with_a_quorum_a_forgetful_client_may_also_be_lost(problem, w0, verb):
+    fleet = DirectFleet(problem)
+    federation = Federation(fleet, quorum=2)
+    ready(federation, w0)
+    fleet.clients["B"].shelf = MemoryShelf()
+    asked = []
+
+    def intercept(asked_verb, site, note):
+        if (asked_verb, site) != (verb, "B"):
+            return None
+        asked.append(site)
+        first_step = verb == "update_beta" and len(asked) == 1
+        return None if first_step else Lost("gone")
+
+    fleet.intercept = intercept
+    assert list(federation.update_beta(1, 1, BETA, **HOW)) == ["A", "C"]
+
+
+def test_a_forgetful_client_that_is_lost_stops_a_full_federation(federation, fleet, w0):
+    ready(federation, w0)
+    fleet.clients["B"].shelf = MemoryShelf()
+    fleet.intercept = lose("B", verb="share_models")
+    with pytest.raises(FederationError, match=r"client B, share_models, round 1: did not answer"):
+        federation.update_beta(1, 1, BETA, **HOW)
+
+
+def test_beta_cannot_be_learned_before_models_are_shared(federation):
+    wrong = "^client all, update_beta, round 3: no models have been shared yet; call share_models"
+    with pytest.raises(FederationError, match=wrong):
+        federation.update_beta(3, 1, BETA, **HOW)
+
+
+# --- answers that cannot be used ------------------------------------------------------------------
+
+
+def trained(values, counters=None, facts=None):
+    arrays = {"values": values} | ({} if counters is None else {"counters": counters})
+    return Note(arrays, {"loss": 0.1} if facts is None else facts)
+
+
+def test_a_model_of_the_wrong_size_is_refused(federation, fleet, w0):
+    fleet.intercept = forge("C", "local_train", trained(torch.zeros(3)))
+    wrong = (
+        r"^client C, local_train, round 2: its model does not fit the network: .*\[3\].* instead"
+    )
+    with pytest.raises(FederationError, match=wrong):
+        federation.local_train(2, w0, T=2)
+
+
+@pytest.mark.parametrize(
+    "arrays", [{}, {"weights": torch.zeros(51)}], ids=["no array", "another name"]
+)
+def test_a_model_under_unknown_names_is_refused(federation, fleet, w0, arrays):
+    fleet.intercept = forge("C", "local_train", Note(arrays, {"loss": 0.1}))
+    with pytest.raises(FederationError, match=r"client C.*does not fit the network"):
+        federation.local_train(2, w0, T=2)
+
+
+def test_an_extra_array_is_refused(federation, fleet, w0):
+    answer = trained(w0.values, counters=torch.zeros(1, dtype=torch.int64))
+    fleet.intercept = forge("C", "local_train", answer)
+    with pytest.raises(FederationError, match=r"client C.*does not fit the network"):
+        federation.local_train(2, w0, T=2)
+
+
+def test_a_model_of_another_type_is_refused(federation, fleet, w0):
+    fleet.intercept = forge("C", "local_train", trained(w0.values.double()))
+    with pytest.raises(FederationError, match=r"client C.*does not fit the network"):
+        federation.local_train(2, w0, T=2)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_model_that_is_not_finite_is_refused(federation, fleet, w0, bad):
+    values = w0.values.clone()
+    values[5] = bad
+    fleet.intercept = forge("B", "local_train", trained(values))
+    wrong = (
+        "^client B, local_train, round 2: its trained model holds numbers that are not finite; l"
+    )
+    with pytest.raises(FederationError, match=wrong):
+        federation.local_train(2, w0, T=2)
+
+
+def test_infinities_that_cancel_are_refused_too(federation, fleet, w0):
+    values = w0.values.clone()
+    values[:2] = torch.tensor([float("inf"), float("-inf")])
+    fleet.intercept = forge("B", "local_train", trained(values))
+    with pytest.raises(FederationError, match=r"client B.*not finite"):
+        federation.local_train(2, w0, T=2)
+
+
+@pytest.mark.parametrize("theta", [[0.0, 0.0], [0.0, float("nan"), 0.0], [float("inf"), 0.0, 0.0]])
+def test_a_beta_of_the_wrong_shape_or_not_finite_is_refused(federation, fleet, w0, theta):
+    ready(federation, w0)
+    fleet.intercept = forge("B", "update_beta", Note({"theta": float64(theta)}, {"loss": 0.1}))
+    wrong = (
+        "^client B, update_beta, round 1: its beta for step 7 has a wrong shape or is not finite; "
+        "lower method.beta_rate, or look at this site's images$"
+    )
+    with pytest.raises(FederationError, match=wrong):
+        federation.update_beta(1, 7, BETA, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer"),
+    [
+        ("local_train", "no loss"),
+        ("update_beta", Note({}, {"loss": 0.1})),
+        ("update_beta", Note({"beta": BETA}, {"loss": 0.1})),
+        ("update_beta", Note({"theta": BETA, "more": BETA}, {"loss": 0.1})),
+        ("evaluate", Note()),
+        ("validate_local", Note()),
+    ],
+    ids=["no loss", "no theta", "another name", "one name more", "no scores", "no score"],
+)
+def test_an_answer_to_another_question_is_refused(federation, fleet, w0, verb, answer):
+    bank = ready(federation, w0)
+    answer = trained(w0.values, facts={}) if answer == "no loss" else answer
+    fleet.intercept = forge("B", verb, answer)
+    calls = {
+        "local_train": lambda: federation.local_train(2, w0, T=2),
+        "update_beta": lambda: federation.update_beta(1, 1, BETA, **HOW),
+        "evaluate": lambda: federation.evaluate(w0, "validation"),
+        "validate_local": lambda: federation.validate_local(1, bank, METRIC),
+    }
+    with pytest.raises(FederationError, match=f"client B, {verb}"):
+        calls[verb]()
+
+
+def test_a_score_that_is_not_finite_is_refused(federation, fleet, w0):
+    answer = Note({}, {"scores": [["7", METRIC, 0.5], ["8", METRIC, float("nan")]]})
+    fleet.intercept = forge("B", "evaluate", answer)
+    with pytest.raises(FederationError, match=r"^client B, evaluate: score of case 8 is nan$"):
+        federation.evaluate(w0, "validation")
+
+
+def test_a_local_score_that_is_not_finite_is_refused(federation, fleet, w0):
+    bank, _ = federation.local_train(1, w0, T=1)
+    fleet.intercept = forge("B", "validate_local", Note({}, {"score": float("nan")}))
+    with pytest.raises(FederationError, match="client B, validate_local"):
+        federation.validate_local(1, bank, METRIC)
+
+
+# --- the test split -------------------------------------------------------------------------------
+
+
+def test_the_test_split_stays_closed_until_training_is_over(federation, fleet, w0):
+    wrong = "^client all, evaluate: the test cases stay closed until training is over; use the val"
+    with pytest.raises(FederationError, match=wrong):
+        federation.evaluate(w0, "test")
+    assert not fleet.asked
+    assert len(federation.evaluate(w0, "validation").rows) == 18
+    federation.training_over = True
+    scores = federation.evaluate(w0, "test")
+    assert len(scores.rows) == 15
+    assert {row.site for row in scores.rows} == {"A", "B", "C"}
+
+
+# --- the account ----------------------------------------------------------------------------------
+
+
+def test_calls_and_bytes_are_counted_once_and_then_forgotten(federation, fleet, w0):
+    bank = ready(federation, w0)
+    account = federation.take_account()
+    assert {call: cost.calls for call, cost in account.items()} == {
+        "local_train": 1,
+        "share_models": 1,
+    }
+    assert account["local_train"].down == sum(n.nbytes for n in fleet.sent("local_train"))
+    assert account["share_models"].down == sum(n.nbytes for n in fleet.sent("share_models"))
+    assert account["local_train"].up > bank.values.nbytes
+    assert account["share_models"].up == 3 * len("{}")
+    assert all(cost.seconds > 0 for cost in account.values())
+    assert federation.take_account() == {}
+
+
+def test_a_lost_answer_costs_nothing_on_the_way_up(problem, w0):
+    def up(intercept):
+        federation = Federation(DirectFleet(problem, intercept=intercept), quorum=2)
+        federation.local_train(1, w0, T=1)
+        return federation.take_account()["local_train"]
+
+    whole, lossy = up(lambda verb, site, note: None), up(lose("B", verb="local_train"))
+    assert lossy.down == whole.down
+    assert lossy.up < 0.7 * whole.up
+
+
+# --- repeating ------------------------------------------------------------------------------------
+
+
+def test_every_call_may_be_repeated(federation, w0):
+    bank = ready(federation, w0)
+    first = bank.values.clone()
+    steps = federation.update_beta(1, 1, BETA, **HOW)
+    scores = federation.evaluate(w0, "validation")
+    local = federation.validate_local(1, bank, METRIC)
+    assert torch.equal(federation.local_train(1, w0, T=2)[0].values, first)
+    federation.share_models(1, bank)
+    again = federation.update_beta(1, 1, BETA, **HOW)
+    assert all(torch.equal(steps[name], again[name]) for name in "ABC")
+    assert federation.evaluate(w0, "validation") == scores
+    assert federation.validate_local(1, bank, METRIC) == local

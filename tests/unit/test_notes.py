@@ -1,0 +1,54 @@
+"""What crosses the wire."""
+
+import json
+
+import pytest
+import torch
+
+from autofedavg.averaging import Model
+from autofedavg.notes import Note, Score, Scores, arrays_of, model_of, total_bytes
+from toy import float64
+
+
+def test_a_note_weighs_its_tensors_and_its_plain_values():
+    facts = {"t": 3, "sites": ["A", "B"]}
+    note = Note({"values": torch.zeros(10), "beta": float64([1.0])}, facts)
+    assert note.nbytes == 40 + 8 + len(json.dumps(facts))
+    assert Note().nbytes == len("{}")
+
+
+def test_a_note_sent_to_many_weighs_as_often_as_it_is_sent():
+    note, other = Note({"values": torch.zeros(10)}), Note({"values": torch.zeros(2)})
+    assert total_bytes([note, note, other]) == 2 * note.nbytes + other.nbytes
+
+
+@pytest.mark.parametrize("counters", [[], [4, 5]])
+def test_a_model_as_arrays_and_back(counters):
+    model = Model(float64([1.0, 2.0]), torch.tensor(counters, dtype=torch.int64))
+    arrays = arrays_of(model)
+    assert ("counters" in arrays) == bool(counters)
+    back = model_of(arrays)
+    assert torch.equal(back.values, model.values)
+    assert torch.equal(back.counters, model.counters)
+
+
+def test_one_site_s_model_out_of_a_bag():
+    bag = {"values/A": float64([1.0]), "values/B": float64([2.0]), "counters/B": torch.tensor([7])}
+    assert model_of(bag, "A").counters.numel() == 0
+    assert model_of(bag, "B").values.item() == 2.0
+    assert model_of(bag, "B").counters.tolist() == [7]
+
+
+ROWS = (
+    Score("A", "1", "dice", 0.2),
+    Score("A", "2", "dice", 0.4),
+    Score("A", "2", "other", 9.0),
+    Score("B", "1", "dice", 0.9),
+)
+
+
+def test_scores_are_averaged_over_cases_then_over_sites():
+    scores = Scores(ROWS)
+    assert scores.by_site("dice") == pytest.approx({"A": 0.3, "B": 0.9})
+    assert scores.mean("dice") == pytest.approx(0.6)
+    assert scores.by_site("other") == {"A": 9.0}
