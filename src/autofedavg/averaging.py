@@ -143,13 +143,13 @@ class Layout:
         with torch.no_grad():
             values = torch.cat([tensor.reshape(-1) for _, tensor in [*trainable, *rest]])
             whole = [tensor.reshape(-1).to(torch.int64) for _, tensor in counters]
-        return Model(values.clone(), torch.cat(whole) if whole else _none(values.device))
+        return Model(values, torch.cat(whole) if whole else _none(values.device))
 
     def state_dict(self, model: Model) -> dict[str, Tensor]:
         """The model as named tensors, loadable into the network with `load_state_dict`."""
         named = {e.name: model.values[e.start : e.stop].reshape(e.shape) for e in self.entries}
-        again = {alias: named[name] for alias, name in self.aliases}
-        return {**named, **again, **self._named_counters(model.counters)}
+        named |= self._named_counters(model.counters)
+        return named | {alias: named[name] for alias, name in self.aliases if name in named}
 
     def model(self, state: Mapping[str, Tensor]) -> Model:
         """The inverse of `state_dict`."""
@@ -243,10 +243,13 @@ class Bank:
 
 
 def _aliases(network: nn.Module) -> tuple[tuple[str, str], ...]:
-    """(further name, first name) of parameters that a network uses twice (tied weights)."""
-    first = {id(parameter): name for name, parameter in network.named_parameters()}
-    every = network.named_parameters(remove_duplicate=False)
-    return tuple((name, first[id(p)]) for name, p in every if name != first[id(p)])
+    """(further name, first name) of tensors that a network uses twice (tied weights)."""
+    every: list[tuple[str, Tensor]] = [*network.named_parameters(remove_duplicate=False)]
+    every += network.named_buffers(remove_duplicate=False)
+    first: dict[int, str] = {}
+    for name, tensor in every:
+        first.setdefault(id(tensor), name)
+    return tuple((name, first[id(t)]) for name, t in every if name != first[id(t)])
 
 
 def model_for(w: Model | Bank, site: str) -> Model:

@@ -192,7 +192,12 @@ class Client:
         if own is None:
             raise AutoFedAvgError("has no trained model to validate", where=f"client {self.site}")
         scores = self._score(own, "validation")
-        values = [score.value for score in scores if score.metric == note.facts["metric"]]
+        metric = note.facts["metric"]
+        values = [score.value for score in scores if score.metric == metric]
+        if not values:
+            raise DataError(
+                f"no validation case has a score called {metric}", where=f"site {self.site}"
+            )
         return Note({}, {"score": sum(values) / len(values)})
 
     def _score(self, model: Model, split: str) -> list[CaseScore]:
@@ -210,6 +215,12 @@ class Client:
 
     def _checked(self, losses: Tensor, place: str) -> float:
         """The mean loss; refuses losses that are not finite, naming the first such step."""
+        if not len(losses):
+            raise DataError(
+                "there was no batch to train on",
+                where=f"client {self.site}, {place}",
+                remedy="give this site training cases",
+            )
         bad = (~torch.isfinite(losses)).nonzero()
         if len(bad):
             step = int(bad[0]) + 1

@@ -162,7 +162,8 @@ def smoothing(alpha: Tensor) -> Tensor:
     Note:
         The paper names this loss without its form: decision 11.
     """
-    return (alpha[:, 1:] - alpha[:, :-1]).square().sum(dim=0).mean()
+    steps = max(1, alpha.shape[1] - 1)  # a single layer has no neighbour
+    return (alpha[:, 1:] - alpha[:, :-1]).square().sum() / steps
 
 
 def _constant(value: float, K: int, P: int | None) -> Tensor:

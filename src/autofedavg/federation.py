@@ -36,7 +36,7 @@ class Federation:
 
     Args:
         fleet: the engine's transport.
-        quorum: how many clients must answer a call; all of them by default.
+        quorum: how many clients must answer a call; None or 0 for all of them.
         within: seconds a call may take; no limit by default.
 
     Note:
@@ -51,7 +51,7 @@ class Federation:
         self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
-        self.quorum = len(self.sites) if quorum is None else quorum
+        self.quorum = quorum or len(self.sites)
         self.within = within
         self.training_over = False
         self._shared: tuple[str, Bank] | None = None
@@ -85,7 +85,7 @@ class Federation:
             self._check_model(name, t, answer, like)
         bank = Bank.gather({name: model_of(answer.arrays) for name, answer in answers.items()})
         self._check_finite(t, bank)
-        return bank, {name: float(answer.facts["loss"]) for name, answer in answers.items()}
+        return bank, self._numbers("local_train", t, answers, "loss")
 
     def share_models(self, t: int, w_k: Bank) -> None:
         """Sends every client the K-1 models it does not have."""
@@ -113,12 +113,22 @@ class Federation:
         answers = dict(self._ask("update_beta", t, dict.fromkeys(bank.sites, note)))
         forgetful = [name for name, answer in answers.items() if answer.facts.get("missing")]
         if forgetful:
+            answers = {k: a for k, a in answers.items() if k not in forgetful}
+            needed = max(0, min(self.quorum, len(bank.sites)) - len(answers))
             whole = {name: self._bag(t, name, whole=True) for name in forgetful}
-            self._ask("share_models", t, whole, quorum=len(forgetful))
-            again = self._ask("update_beta", t, dict.fromkeys(forgetful, note), len(forgetful))
-            answers.update(again)
-        stepped = {name: answers[name].arrays["theta"] for name in bank.sites if name in answers}
-        for name, theta in stepped.items():
+            back = self._ask("share_models", t, whole, needed)
+            answers |= self._ask("update_beta", t, dict.fromkeys(back, note), needed)
+        stepped = {}
+        for name in (name for name in bank.sites if name in answers):
+            if set(answers[name].arrays) != {"theta"}:
+                raise FederationError(
+                    f"answered step {s} with {sorted(answers[name].arrays)} instead of theta",
+                    client=name,
+                    call="update_beta",
+                    round=t,
+                    remedy="give every site the same version",
+                )
+            theta = stepped[name] = answers[name].arrays["theta"]
             if theta.shape != beta.shape or not bool(torch.isfinite(theta).all()):
                 raise FederationError(
                     f"its beta for step {s} has a wrong shape or is not finite",
@@ -146,6 +156,8 @@ class Federation:
         answers = self._ask("evaluate", None, dict.fromkeys(self.names, note))
         rows = []
         for name, answer in answers.items():
+            if "scores" not in answer.facts:
+                raise FederationError("sent no scores", client=name, call="evaluate")
             for case, metric, value in answer.facts["scores"]:
                 if not math.isfinite(value):
                     raise FederationError(
@@ -158,7 +170,7 @@ class Federation:
         """The mean validation score of its own w_k, of every client that trained in round t."""
         note = Note({}, {"t": t, "metric": metric})
         answers = self._ask("validate_local", t, dict.fromkeys(w_k.sites, note))
-        return {name: float(answer.facts["score"]) for name, answer in answers.items()}
+        return self._numbers("validate_local", t, answers, "score")
 
     def take_account(self) -> dict[str, Traffic]:
         """Calls, seconds and bytes per call since the last time this was asked."""
@@ -199,6 +211,15 @@ class Federation:
             )
         return given
 
+    def _numbers(
+        self, call: str, t: int, answers: Mapping[str, Note], fact: str
+    ) -> dict[str, float]:
+        found = {name: float(answer.facts.get(fact, math.nan)) for name, answer in answers.items()}
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise FederationError(f"its {fact} is {value}", client=name, call=call, round=t)
+        return found
+
     def _bag(self, t: int, name: str, *, whole: bool = False) -> Note:
         """The models client `name` needs: the others', or all of them."""
         assert self._shared is not None  # noqa: S101 - both callers set or checked it
@@ -212,8 +233,8 @@ class Federation:
         return Note(arrays, {"t": t, "sites": list(bank.sites), "digest": digest})
 
     def _check_model(self, name: str, t: int, answer: Note, like: Model) -> None:
-        expected = {kind: array.shape for kind, array in arrays_of(like).items()}
-        found = {kind: array.shape for kind, array in answer.arrays.items()}
+        expected = {k: (a.shape, a.dtype) for k, a in arrays_of(like).items()}
+        found = {k: (a.shape, a.dtype) for k, a in answer.arrays.items()}
         if expected != found:
             raise FederationError(
                 f"its model does not fit the network: {found} instead of {expected}",

@@ -96,12 +96,14 @@ class LoaderData:
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores: list[CaseScore] = []
-        for batch in self._loaders[split]:
-            values = self._score(network, batch).reshape(-1).tolist()
-            scores += [
-                CaseScore(f"{split}-{len(scores) + i:05d}", METRIC, float(value))
-                for i, value in enumerate(values)
-            ]
+        self._reseed(self._loaders[split], 0)
+        with global_seed(0):
+            for batch in self._loaders[split]:
+                values = self._score(network, batch).reshape(-1).tolist()
+                scores += [
+                    CaseScore(f"{split}-{len(scores) + i:05d}", METRIC, float(value))
+                    for i, value in enumerate(values)
+                ]
         return scores
 
     def _begin_pass(self, seeds: Seeds, split: str, t: int, s: int) -> Iterator[Batch]:
@@ -122,5 +124,7 @@ class LoaderData:
 
     @staticmethod
     def _reseed(loader: DataLoader[Any], number: int) -> None:
-        if isinstance(loader.generator, torch.Generator):
-            loader.generator.manual_seed(number)
+        for owner in (loader, loader.sampler, loader.batch_sampler):
+            generator = getattr(owner, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(number)

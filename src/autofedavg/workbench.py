@@ -94,7 +94,7 @@ class Workbench:
 
     def model(self) -> Model:
         """The network's state as a new model."""
-        whole = [counter.reshape(-1) for counter in self._counters]
+        whole = [counter.reshape(-1).to(torch.int64) for counter in self._counters]
         counters = torch.cat(whole) if whole else torch.empty(0, dtype=torch.int64)
         return Model(self.flat.clone(), counters.to(self.device))
 

@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -66,6 +67,9 @@ def choose_hands(
         >>> choose_hands(K=3, device="cpu", cores=16, heavy=lambda: True)
         Hands(workers=1, threads=16)
     """
+    for name, given in (("workers", workers), ("threads", threads)):
+        if given is not None and given < 1:
+            raise ConfigError(f"{name} is {given}", where=name, remedy="use 1 or more")
     alone = device != "cpu" or not can_fork()
     if threads is None:
         by_workers = math.ceil(K / min(K, cores))
@@ -86,8 +90,9 @@ def is_heavy(problem: Problem, training: Training, seeds: Seeds) -> bool:
     """Whether a training step has enough arithmetic for threads to pay."""
     site = next(iter(problem.roster())).name
     with global_seed(seeds.number(site, Purpose.NETWORK)), FlopCounterMode(display=False) as count:
-        batch = next(iter(problem.sites[site].train_batches(seeds, 1, training)))
-        problem.loss(problem.network(), batch)
+        for batch in problem.sites[site].train_batches(seeds, 1, training):
+            problem.loss(problem.network(), batch)
+            break
     return bool(3 * count.get_total_flops() > HEAVY)
 
 
@@ -131,9 +136,11 @@ class Simulator:
             threads,
             lambda: is_heavy(problem, training, seeds),
         )
+        with global_seed(0):
+            network = problem.network()
+        workbench = Workbench(network, problem.loss, training, self.device)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.hands.threads)
-        workbench = Workbench(problem.network(), problem.loss, training, self.device)
         names = [site.name for site in self._sites]
         self._arena = Arena(names, workbench.layout, self.device, self.hands.workers > 1)
         shares = share_out(self._sites, self.hands.workers, training)
@@ -169,11 +176,12 @@ class Simulator:
             if share:
                 worker.send(verb, share)
                 busy.append(worker)
+        asked = time.monotonic()
         answers: dict[str, Note | Lost] = {}
         failure: AutoFedAvgError | None = None
         for worker in busy:
             try:
-                answers.update(worker.receive(within))
+                answers.update(worker.receive(within, asked))
             except AutoFedAvgError as error:
                 failure = failure or error
         if failure:

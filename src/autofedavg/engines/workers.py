@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.client import Client
-from autofedavg.errors import AutoFedAvgError, ConfigError, DataError
+from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError
 from autofedavg.notes import Lost, Note
 
 Packed = tuple[dict[str, Any], dict[str, Any]]
@@ -148,8 +149,8 @@ class Worker:
             self._asked += 1
             self._pipe.send((self._asked, verb, dict(packed)))
 
-    def receive(self, within: float | None) -> dict[str, Note | Lost]:
-        """The crew's answers.
+    def receive(self, within: float | None, asked: float) -> dict[str, Note | Lost]:
+        """The crew's answers, if they come within so many seconds of the time they were asked.
 
         Raises:
             AutoFedAvgError: what a client raised.
@@ -157,7 +158,7 @@ class Worker:
         try:
             number = 0
             while number != self._asked:  # answers to requests that were given up are passed over
-                if within is not None and not self._pipe.poll(within):
+                if within is not None and not self._pipe.poll(_left(within, asked)):
                     return dict.fromkeys(self.names, Lost(f"no answer within {within} s"))
                 number, kind, content = self._pipe.recv()
         except (EOFError, OSError):
@@ -182,7 +183,8 @@ class Worker:
 
 
 _CARRIED: dict[str, type[AutoFedAvgError]] = {
-    kind.__name__: kind for kind in (AutoFedAvgError, ConfigError, DataError)
+    kind.__name__: kind
+    for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError)
 }
 
 
@@ -215,6 +217,10 @@ def _answer(crew: Crew, arena: Arena, verb: str, packed: Mapping[str, Packed]) -
         text = "".join(traceback.format_exception(error))
         return "error", ("AutoFedAvgError", f"a worker failed:\n{text}", "", "")
     return "answers", {name: arena.pack_answer(name, note) for name, note in answers.items()}
+
+
+def _left(within: float, asked: float) -> float:
+    return max(0.0, asked + within - time.monotonic())
 
 
 def _shared_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
