@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -22,18 +21,18 @@ from bench.table import Section, render
 Measure = Callable[[], Section]
 
 FULL: dict[str, Measure] = {
-    "rounds": lambda: rounds.measure(cuts=(16, 64, 256), cases=8000, repetitions=15),
-    "steps": lambda: weights.measure(clients=(3, 16, 64), repetitions=15),
+    "rounds": lambda: rounds.measure(cuts=(16, 64, 256), cases=8000, repetitions=7),
+    "steps": lambda: weights.measure(clients=(3, 16, 64), repetitions=9),
     "step memory": lambda: memory.of_steps(clients=(3, 16, 64)),
-    "volumes": lambda: volumes.measure(steps=3, repetitions=7),
+    "volumes": lambda: volumes.measure(steps=4, repetitions=11),
     "round memory": lambda: memory.of_rounds(K=64),
 }
 QUICK: dict[str, Measure] = {
-    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, repetitions=3),
-    "steps": lambda: weights.measure(clients=(3,), repetitions=2),
+    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, repetitions=2),
+    "steps": lambda: weights.measure(clients=(3,), repetitions=1),
     "step memory": lambda: memory.of_steps(clients=(3,)),
-    "volumes": lambda: volumes.measure(steps=1, repetitions=1),
-    "round memory": lambda: memory.of_rounds(K=8),
+    "volumes": lambda: volumes.measure(steps=1, repetitions=2),
+    "round memory": lambda: memory.of_rounds(K=4),
 }
 
 
@@ -47,45 +46,19 @@ def main() -> None:
     torch.set_num_threads(1)
     measures = QUICK if chosen.quick else FULL
     sections: list[Section] = []
-    load = Load()
+    started = time.perf_counter()
     try:
         for name in [chosen.only] if chosen.only else measures:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
             sections.append(measures[name]())
     finally:
-        facts = environment(chosen.quick) | load.facts()
+        facts = environment(chosen.quick)
+        facts["took"] = f"{time.perf_counter() - started:.0f} s"
         print(render(sections))
         print("\n" + "\n".join(f"{key}: {value}" for key, value in facts.items()))
         if chosen.json:
             content = {"environment": facts, "sections": [plain(section) for section in sections]}
             chosen.json.write_text(json.dumps(content, indent=1) + "\n")
-
-
-class Load:
-    """How busy others kept the machine from the making of this object on."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._busy, self._own = busy_seconds(), own_seconds()
-
-    def facts(self) -> dict[str, str]:
-        seconds = time.perf_counter() - self._start
-        others = (busy_seconds() - self._busy) - (own_seconds() - self._own)
-        return {
-            "took": f"{seconds:.0f} s",
-            "other processes kept busy": f"{max(0.0, others) / seconds:.2f} cores",
-        }
-
-
-def busy_seconds() -> float:
-    times = psutil.cpu_times()
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0)
-
-
-def own_seconds() -> float:
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    used = [resource.getrusage(kind) for kind in kinds]
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def environment(quick: bool) -> dict[str, str]:
@@ -109,7 +82,11 @@ def cpu_name() -> str:
 
 
 def plain(section: Section) -> dict[str, object]:
-    return {"title": section.title, "rows": [row.plain() for row in section.rows]}
+    return {
+        "title": section.title,
+        "rows": [row.plain() for row in section.rows],
+        "cores kept busy by others": section.others,
+    }
 
 
 if __name__ == "__main__":

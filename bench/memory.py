@@ -27,7 +27,7 @@ from bench.work import TensorSite, cross_entropy, images, sgd
 
 MB = 2**20
 ROUND_BATCH = 16
-EVERY = 0.01  # seconds between two looks at a round
+EVERY = 0.1  # seconds between two looks at a round
 
 
 def of_steps(clients: tuple[int, ...]) -> Section:
@@ -43,7 +43,7 @@ def of_steps(clients: tuple[int, ...]) -> Section:
             sample = Sample((_step("naive", K),))
             rows.append(Row(f"K = {K}, autograd through the K models", sample, "MB"))
     remark = f"goal: a plain step and two models of {model:.1f} MB more, whatever K is"
-    return Section("2b. Peak memory of such a step beyond W itself", rows, remark)
+    return Section("2b. Peak memory of such a step beyond W itself", rows, remark=remark)
 
 
 def of_rounds(K: int) -> Section:
@@ -79,7 +79,7 @@ def _take_steps(pipe: Connection, what: str, K: int) -> None:
         run = weights.learning_step(weights.models(K))
     else:
         run = weights.naive_step(weights.models(K))
-    for _ in range(3):
+    for _ in range(2):
         run()
     pipe.send(_peak() - before)
 

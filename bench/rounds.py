@@ -16,7 +16,7 @@ from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training
 from bench.table import Row, Section
-from bench.timing import Run, interleave
+from bench.timing import Run, Times, interleave
 from bench.work import BareLoop, Images, batch_sizes, federated, images, sgd, small_cnn
 
 BATCH = 32
@@ -29,12 +29,15 @@ TWO_CORES = 0.58
 def measure(cuts: tuple[int, ...], cases: int, repetitions: int) -> Section:
     """The section: the same images cut into few and many clients."""
     data = images(cases)
-    rows = []
+    rows: list[Row] = []
+    others = []
     for clients in cuts:
-        rows += _cut(data, clients, repetitions)
+        times = _cut(data, clients, repetitions)
+        rows += _rows(clients, times)
+        others.append(times.others)
     steps = len(batch_sizes(cases, cuts[0], BATCH))
     title = f"1. A FedAvg round over the same {steps} steps in a bare loop (62 k parameters)"
-    return Section(title, rows)
+    return Section(title, rows, max(others))
 
 
 @contextlib.contextmanager
@@ -81,7 +84,7 @@ def _serve(loop: BareLoop, pipe: Connection) -> None:
         pipe.send(True)
 
 
-def _cut(data: Images, clients: int, repetitions: int) -> list[Row]:
+def _cut(data: Images, clients: int, repetitions: int) -> Times:
     problem, training = federated(data, clients), sgd(BATCH)
     sizes = batch_sizes(len(data[0]), clients, BATCH)
     half = len(sizes) // 2
@@ -93,7 +96,10 @@ def _cut(data: Images, clients: int, repetitions: int) -> list[Row]:
     ):
         floor = BareLoop(small_cnn(), data, sizes)
         contestants = {FLOOR: floor, ONE: one, TWO: two, FLOOR_TWICE: floor_twice}
-        times = interleave(contestants, repetitions)
+        return interleave(contestants, repetitions)
+
+
+def _rows(clients: int, times: Times) -> list[Row]:
     few = clients <= 16
     return [
         Row(f"{clients} clients, {ONE}", times.ratio(ONE, FLOOR), limit=1.05),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from bench.timing import Sample
 
+QUIET = 0.1
+
 
 @dataclass(frozen=True)
 class Row:
@@ -51,11 +53,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that were measured together."""
+    """Rows that were measured together.
+
+    Attributes:
+        title: what they have in common.
+        rows: the numbers.
+        others: the cores other processes kept busy while it was timed; None where nothing was.
+        remark: printed below the rows.
+    """
 
     title: str
     rows: Sequence[Row]
+    others: float | None = None
     remark: str = ""
+
+    def footnotes(self) -> list[str]:
+        notes = [self.remark] if self.remark else []
+        if self.others is not None and self.others > QUIET:
+            notes.append(
+                f"others kept {self.others:.2f} cores busy: measure again when it is quiet"
+            )
+        return notes
 
 
 def render(sections: Sequence[Section]) -> str:
@@ -67,7 +85,7 @@ def render(sections: Sequence[Section]) -> str:
     for section in sections:
         lines += ["", section.title]
         lines += [_line(row.cells(), widths) for row in section.rows]
-        lines += [f"  {section.remark}"] if section.remark else []
+        lines += [f"  ({note})" for note in section.footnotes()]
     return "\n".join(lines)
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import psutil
+
 Run = Callable[[], object]
 
 
@@ -30,13 +32,14 @@ class Sample:
 
 
 class Times:
-    """Seconds of every contestant in every repetition."""
+    """Seconds of every contestant in every repetition.
 
-    def __init__(self, seconds: Mapping[str, list[float]]) -> None:
-        self._seconds = seconds
+    Attributes:
+        others: how many cores other processes kept busy meanwhile.
+    """
 
-    def seconds(self, name: str) -> Sample:
-        return Sample(tuple(self._seconds[name]))
+    def __init__(self, seconds: Mapping[str, list[float]], others: float) -> None:
+        self._seconds, self.others = seconds, others
 
     def ratio(self, name: str, floor: str) -> Sample:
         """How long one took over the other, repetition by repetition."""
@@ -51,6 +54,7 @@ def interleave(contestants: Mapping[str, Run], repetitions: int, warm_up: int = 
     other; the first `warm_up` repetitions are not counted.
     """
     names = list(contestants)
+    load = Load()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for repetition in range(-warm_up, repetitions):
         first = repetition % len(names)
@@ -59,4 +63,26 @@ def interleave(contestants: Mapping[str, Run], repetitions: int, warm_up: int = 
             contestants[name]()
             if repetition >= 0:
                 seconds[name].append(time.perf_counter() - started)
-    return Times(seconds)
+    return Times(seconds, load.of_others())
+
+
+class Load:
+    """What the machine does for others from the making of this object on."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def of_others(self) -> float:
+        """Cores kept busy by processes that are not this one or started by it."""
+        elapsed, busy, own = (
+            now - then for now, then in zip(self._now(), self._start, strict=True)
+        )
+        return max(0.0, busy - own) / elapsed
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        machine = psutil.cpu_times()
+        busy = machine.user + machine.system + getattr(machine, "nice", 0.0)
+        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        own = sum(sum(process.cpu_times()[:2]) for process in family)
+        return time.perf_counter(), busy, own

@@ -65,7 +65,7 @@ def measure(steps: int, repetitions: int) -> Section:
         ratio = times.ratio("in turn", "at once")
     what = f"{_words(default)} (the default) over {_words(IN_TURN if chosen else AT_ONCE)}"
     title = "3. A round of three clients on two cores (3D U-Net, crop 64x64x32, batch 2)"
-    return Section(title, [Row(what, ratio, limit=1.0)])
+    return Section(title, [Row(what, ratio, limit=1.0)], times.others)
 
 
 def _words(hands: Hands) -> str:
