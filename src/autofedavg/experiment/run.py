@@ -167,7 +167,7 @@ def _keep_best(
 def _test(federation: Federation, folder: RunFolder, best: Best, layout: Layout) -> None:
     """Scores the selected models on every site's test cases."""
     models = {"global": "best-global"} if best.score is not None else {}
-    models |= {f"local-{site}": best_local(site) for site in federation.names}
+    models |= {f"local-{site}": best_local(site) for site in sorted(best.local)}
     rows = []
     for name, checkpoint in models.items():
         model = layout.model(folder.load(checkpoint).tensors)

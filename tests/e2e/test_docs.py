@@ -1,0 +1,57 @@
+"""The documentation agrees with the code: links lead somewhere, every setting is listed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autofedavg.experiment.config import Rounds
+from autofedavg.methods import METHODS
+from autofedavg.settings import origins
+from autofedavg.tasks import TASKS
+from autofedavg.workbench import Training
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_paper_map_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "paper-map.md").read_text()
+    named = set(re.findall(r"test_[a-z0-9_]+\.py", text))
+    assert named
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert named <= there
+    assert {path.name for path in (ROOT / "tests" / "paper").glob("test_*.py")} <= named
+
+
+def every_setting():
+    holders = [("", Rounds()), ("training", Training())]
+    holders += [(name, METHODS[name]()) for name in METHODS]
+    holders += [(name, TASKS[name]()) for name in TASKS]
+    for owner, settings in holders:
+        for path, value, origin, text in origins(settings):
+            if path != "name":
+                yield pytest.param(path, value, origin, text, id=f"{owner}.{path}")
+
+
+@pytest.mark.parametrize(("path", "value", "origin", "text"), list(every_setting()))
+def test_every_setting_is_in_the_reference_with_its_default_and_origin(
+    path, value, origin, text
+) -> None:
+    name = path.rpartition(".")[2]
+    lines = [line for line in SETTINGS.splitlines() if re.match(rf"\| `[a-z.]*{name}` \|", line)]
+    assert any(origin in line and text in line for line in lines), (path, origin, text)
+
+
+def test_the_algorithm_is_short_enough_to_read_beside_the_page() -> None:
+    lines = (ROOT / "src" / "autofedavg" / "algorithm.py").read_text().splitlines()
+    assert len(lines) <= 150
