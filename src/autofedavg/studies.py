@@ -15,7 +15,7 @@ from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment.config import RunConfig, Study, parse_run
-from autofedavg.experiment.environment import environment
+from autofedavg.experiment.environment import checked_device, environment
 from autofedavg.experiment.run import Seen, run
 from autofedavg.experiment.store import RunFolder, read_json, write_atomically
 from autofedavg.federation import Federation
@@ -86,7 +86,8 @@ def run_study(
         RunError: a run folder exists already; nothing has been touched then.
     """
     machine = (machine or Machine()).resolved()
-    ENGINES[str(machine.engine)]  # a wrong name is told before any work
+    ENGINES[str(machine.engine)]  # what cannot be had is told before any work
+    checked_device(str(machine.device))
     home = Path(out) / study.name
     wanted = _folders(home, study.runs, study.seeds)
     for folder, _, _ in wanted:
@@ -261,7 +262,7 @@ def _write_study(home: Path, study: Study) -> None:
     home.mkdir(parents=True, exist_ok=True)
     path = home / "study.json"
     before = read_json(path) if path.exists() else {"runs": [], "seeds": []}
-    new = {config.name: config.values() for config in study.runs}
+    new = {config.name: config.values(given_only=True) for config in study.runs}
     runs = [new.pop(row["name"], row) for row in before["runs"]] + list(new.values())
     content = {
         "name": study.name,

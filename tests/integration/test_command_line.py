@@ -163,6 +163,8 @@ def test_resume_of_a_study_runs_what_is_missing(study_folder, tmp_path, say) -> 
     again = (copy / "fedavg/seed-1/scores.csv").read_bytes()
     assert again == (study_folder / "fedavg/seed-1/scores.csv").read_bytes()
     assert (copy / "fedavg/seed-0/rounds.jsonl").read_bytes() == before
+    config = (copy / "fedavg/seed-1/config.toml").read_text()
+    assert config == (study_folder / "fedavg/seed-1/config.toml").read_text()
 
 
 def test_resume_with_other_threads_is_refused(study_folder, tmp_path) -> None:

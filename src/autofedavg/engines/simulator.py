@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from autofedavg.client import Client, Problem
 from autofedavg.engines.workers import Arena, Crew, Worker
 from autofedavg.errors import AutoFedAvgError, ConfigError
+from autofedavg.experiment.environment import checked_device
 from autofedavg.notes import Lost, Note, Site
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.workbench import Training, Workbench
@@ -219,15 +220,3 @@ def _effort(site: Site, training: Training) -> float:
     """A client's work in a round, counted in cases seen: a forward pass is a third of a step."""
     trained = training.epochs * site.cases["train"] or training.iterations * training.batch_size
     return trained + 2 * site.cases["validation"] / 3
-
-
-def checked_device(device: str) -> torch.device:
-    """The device, or an error that says why it cannot be had."""
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
-        ) from error
-    return torch.device(device)

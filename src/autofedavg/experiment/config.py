@@ -93,15 +93,15 @@ class RunConfig:
             *origins(self.method, "method."),
         ]
 
-    def values(self) -> Values:
-        """Every value, defaults written out."""
+    def values(self, *, given_only: bool = False) -> Values:
+        """Every value, defaults written out; or only what the study itself gave."""
         return {
             "name": self.name,
             "label": self.label,
-            **_plain(self.general),
-            "task": _plain(self.task),
-            "training": _plain(self.training),
-            "method": _plain(self.method),
+            **_plain(self.general, given_only),
+            "task": _plain(self.task, given_only),
+            "training": _plain(self.training, given_only),
+            "method": _plain(self.method, given_only),
         }
 
     def to_toml(self) -> str:
@@ -250,8 +250,8 @@ def _check_name(name: Any, where: str) -> None:
         )
 
 
-def _plain(settings: Settings) -> Values:
-    values: Values = json.loads(settings.model_dump_json())
+def _plain(settings: Settings, given_only: bool) -> Values:
+    values: Values = json.loads(settings.model_dump_json(exclude_unset=given_only))
     return values
 
 
