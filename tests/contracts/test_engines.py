@@ -1,0 +1,66 @@
+"""Every registered engine carries the same bits as clients that are asked directly."""
+
+import pytest
+import torch
+from toy import METRIC, TRAINING, DirectFleet, norm_net, toy_problem
+
+from autofedavg.algorithm import Round
+from autofedavg.averaging import Model
+from autofedavg.engines import ENGINES
+from autofedavg.errors import AutoFedAvgError
+from autofedavg.federation import Federation
+from autofedavg.methods import METHODS
+from autofedavg.seeds import Seeds
+
+
+def history(fleet, method) -> list[tuple]:
+    """All that a run's outcome is made of, as bytes."""
+    federation = Federation(fleet)
+    w, layout = fleet_problem().initial(Seeds(7))
+    kept = []
+    for state in method.rounds(federation, layout, 3, method.begin(federation, Round(0, w))):
+        local = federation.validate_local(state.t, state.w_k, METRIC)
+        scores = federation.evaluate(state.w, "validation") if isinstance(state.w, Model) else None
+        numbers = [state.w.values, state.w.counters, state.alpha, state.beta]
+        as_bytes = tuple(None if n is None else n.numpy().tobytes() for n in numbers)
+        kept.append((as_bytes, local, scores, state.losses))
+    return kept
+
+
+def fleet_problem():
+    return toy_problem(3, norm_net)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_same_bits_as_without_an_engine(engine, method) -> None:
+    chosen = METHODS[method]()
+    with ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as fleet:
+        assert history(fleet, chosen) == history(DirectFleet(fleet_problem()), chosen)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_traffic_is_the_same_whatever_carries_it(engine) -> None:
+    chosen = METHODS["auto-fedavg"]()
+
+    def cost(fleet) -> dict[str, tuple[int, int, int]]:
+        federation = Federation(fleet)
+        w, layout = fleet_problem().initial(Seeds(7))
+        for _ in chosen.rounds(federation, layout, 2, Round(0, w)):
+            pass
+        account = federation.take_account()
+        return {call: (spent.calls, spent.down, spent.up) for call, spent in account.items()}
+
+    with ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as fleet:
+        assert cost(fleet) == cost(DirectFleet(fleet_problem()))
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_a_client_s_error_arrives_with_its_name(engine) -> None:
+    w, _ = fleet_problem().initial(Seeds(7))
+    spoiled = Model(torch.full_like(w.values, float("nan")), w.counters)
+    with (
+        ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as fleet,
+        pytest.raises(AutoFedAvgError, match="client A, local_train, round 1, step 1: the loss"),
+    ):
+        Federation(fleet).local_train(1, spoiled, T=1)
