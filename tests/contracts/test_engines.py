@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from toy import METRIC, TRAINING, DirectFleet, norm_net, toy_problem
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Model
@@ -11,6 +10,7 @@ from autofedavg.errors import AutoFedAvgError
 from autofedavg.federation import Federation
 from autofedavg.methods import METHODS
 from autofedavg.seeds import Seeds
+from toy import METRIC, TRAINING, DirectFleet, norm_net, toy_problem
 
 
 def history(fleet, method) -> list[tuple]:
