@@ -1,5 +1,6 @@
 """Draws the README's picture from run folders: python docs/img/draw.py RUNS OUT.svg"""
 
+import io
 import sys
 from pathlib import Path
 
@@ -40,8 +41,7 @@ def weights(results) -> Table:
             continue
         columns = zip(*(line["alpha"] for line in lines), strict=True)
         curves = [
-            "".join(BARS[round(8 * a)] for a in column) + f" {column[-1]:.2f}"
-            for column in columns
+            "".join(BARS[round(8 * a)] for a in column) + f" {column[-1]:.2f}" for column in columns
         ]
         drawn.add_row(row.label, *curves)
     return drawn
@@ -49,7 +49,7 @@ def weights(results) -> Table:
 
 if __name__ == "__main__":
     results = read_results([Path(sys.argv[1])])
-    console = Console(record=True, width=118, file=open("/dev/null", "w"))
+    console = Console(record=True, width=118, file=io.StringIO())
     console.print(scores(results))
     console.print(weights(results))
     console.save_svg(sys.argv[2], title="autofedavg", clear=False)

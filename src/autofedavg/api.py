@@ -14,11 +14,11 @@ from typing import Any
 from torch import nn
 
 from autofedavg.client import Problem
-from autofedavg.errors import RunError
+from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.experiment.config import to_toml
 from autofedavg.experiment.run import Seen, run
-from autofedavg.experiment.store import RunFolder
+from autofedavg.experiment.store import RunFolder, read_json
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
@@ -76,6 +76,12 @@ def federate(
     chosen: Method = METHODS[method]() if isinstance(method, str) else method
     chosen.check(len(sites))
     how = training or Training(epochs=1, learning_rate=1e-3)
+    if chosen.learns_on == "holdout" and any(site.holdout is None for site in sites.values()):
+        raise ConfigError(
+            "learn_on is 'holdout', but a site has no holdout loader",
+            where="federate",
+            remedy="add holdout= to every LoaderSite",
+        )
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
     problem = Problem(network, loss, data, METRIC)
     with tempfile.TemporaryDirectory() as scratch:
@@ -85,6 +91,12 @@ def federate(
         if known and read_toml(folder.path / "config.toml") != tomllib.loads(config):
             raise RunError(
                 "this run folder holds a run with other settings",
+                where=str(folder.path),
+                remedy="write elsewhere",
+            )
+        if known and (begun := read_json(folder.path / "environment.json")["seed"]) != seed:
+            raise RunError(
+                f"this run folder holds seed {begun}, not {seed}",
                 where=str(folder.path),
                 remedy="write elsewhere",
             )
@@ -124,4 +136,7 @@ def _described(
 def _data(problem: Problem) -> dict[str, Any]:
     cases = {site.name: dict(site.cases) for site in problem.roster()}
     digest = hashlib.sha256(json.dumps(cases, sort_keys=True).encode()).hexdigest()
-    return {"data": "data loaders given in Python", "cases": cases, "split_sha256": digest}
+    tested = all("test" in parts for parts in cases.values())
+    named = "data loaders given in Python" + ("" if tested else "; no test loader, so the test is ")
+    named += "" if tested else "the validation cases that also chose the model"
+    return {"data": named, "cases": cases, "split_sha256": digest}

@@ -33,10 +33,6 @@ class Model:
     def clone(self) -> Model:
         return Model(self.values.clone(), self.counters.clone())
 
-    def cpu(self) -> Model:
-        """A copy on the CPU; never a view of a bank."""
-        return Model(self.values.to("cpu", copy=True), self.counters.to("cpu", copy=True))
-
 
 @dataclass(frozen=True)
 class Layers:

@@ -107,6 +107,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Print the study's table, made from the per-case scores in the run folders."""
+    from autofedavg.experiment.store import disk_errors
     from autofedavg.report.formats import FORMATS, joined
     from autofedavg.report.read import read_results
     from autofedavg.report.tables import scores_table, weights_table
@@ -116,10 +117,11 @@ def report(
     typer.echo(joined(tables, "json" if as_json else format), nl=False)
     if out:
         folder = out / "tables"
-        folder.mkdir(parents=True, exist_ok=True)
-        for table in tables:
-            for ending, make in FORMATS.values():
-                (folder / f"{table.name}.{ending}").write_text(make(table), encoding="utf-8")
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for table in tables:
+                for ending, make in FORMATS.values():
+                    (folder / f"{table.name}.{ending}").write_text(make(table), encoding="utf-8")
         typer.echo(f"tables written to {folder}", err=True)
 
 

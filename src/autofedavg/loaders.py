@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from autofedavg.client import CaseScore
 from autofedavg.errors import DataError
-from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.seeds import Purpose, Seeds, every_seed
 from autofedavg.workbench import Batch, Training
 
 Score = Callable[[nn.Module, Batch], Tensor]
@@ -29,8 +29,8 @@ class LoaderSite:
         test: batches for the final numbers; the validation ones again when None.
         holdout: batches for `learn_on = "holdout"`.
 
-    Shuffling and random transforms follow the run's seed: a loader's own generator, if it has one,
-    is seeded anew at every pass.
+    Shuffling and random transforms (PyTorch's, NumPy's and Python's global randomness) follow the
+    run's seed; a loader's own generator, if it has one, is seeded anew at every pass.
     """
 
     train: DataLoader[Any]
@@ -56,6 +56,7 @@ class LoaderData:
 
     def __init__(self, name: str, site: LoaderSite, score: Score) -> None:
         self._name, self._loaders, self._score = name, site.loaders(), score
+        self._own_test = site.test is not None
         for split, loader in self._loaders.items():
             if len(loader) == 0:
                 raise DataError(
@@ -66,19 +67,23 @@ class LoaderData:
         self._under_way: tuple[tuple[str, int, int], Iterator[Batch]] | None = None
 
     def cases(self) -> Mapping[str, int]:
-        return {split: len(loader.dataset) for split, loader in self._loaders.items()}  # type: ignore[arg-type]
+        counted = {
+            s: loader for s, loader in self._loaders.items() if s != "test" or self._own_test
+        }
+        return {split: len(loader.dataset) for split, loader in counted.items()}  # type: ignore[arg-type]
 
     def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
         loader = self._loaders["train"]
         steps = training.epochs * len(loader) or training.iterations
-        taken = 0
-        while taken < steps:
-            self._reseed(loader, seeds.number(self._name, Purpose.TRAIN_BATCHES, t, taken))
-            for batch in loader:
-                if taken == steps:
-                    return
-                yield batch
-                taken += 1
+        iterator: Iterator[Batch] = iter(())
+        for step in range(steps):
+            number = seeds.number(self._name, Purpose.TRAIN_BATCHES, t, step)
+            with every_seed(number):
+                if step % len(loader) == 0:
+                    self._reseed(loader, number)
+                    iterator = iter(loader)
+                batch = next(iterator)
+            yield batch
 
     def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Batch:
         if split not in self._loaders:
@@ -97,7 +102,7 @@ class LoaderData:
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores: list[CaseScore] = []
         self._reseed(self._loaders[split], 0)
-        with global_seed(0):
+        with every_seed(0):
             for batch in self._loaders[split]:
                 values = self._score(network, batch).reshape(-1).tolist()
                 scores += [
@@ -112,14 +117,14 @@ class LoaderData:
         first = s - (s - 1) % len(loader)
         number = seeds.number(self._name, Purpose.AGGREGATE_BATCHES, t, first)
         self._reseed(loader, number)
-        with global_seed(number):
+        with every_seed(number):
             iterator = iter(loader)
         for skipped in range(first, s):
             self._next(iterator, seeds, t, skipped)
         return iterator
 
     def _next(self, iterator: Iterator[Batch], seeds: Seeds, t: int, s: int) -> Batch:
-        with global_seed(seeds.number(self._name, Purpose.AGGREGATE_BATCHES, t, s)):
+        with every_seed(seeds.number(self._name, Purpose.AGGREGATE_BATCHES, t, s)):
             return next(iterator)
 
     @staticmethod

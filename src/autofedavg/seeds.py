@@ -7,6 +7,7 @@ touches PyTorch's or NumPy's global state without putting it back.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,20 @@ class Seeds:
     def numpy(self, client: str, purpose: Purpose, t: int = 0, s: int = 0) -> np.random.RandomState:
         """A legacy NumPy state for this address: what MONAI's random transforms take."""
         return np.random.RandomState(self.number(client, purpose, t, s) % 2**32)
+
+
+@contextmanager
+def every_seed(number: int) -> Iterator[None]:
+    """`global_seed` for NumPy's and Python's global generators as well: for other people's code."""
+    legacy, plain = np.random.get_state(), random.getstate()
+    try:
+        np.random.seed(number % 2**32)
+        random.seed(number)
+        with global_seed(number):
+            yield
+    finally:
+        np.random.set_state(legacy)
+        random.setstate(plain)
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment.config import RunConfig, Study, parse_run
-from autofedavg.experiment.environment import checked_device, environment
+from autofedavg.experiment.environment import environment
 from autofedavg.experiment.run import Seen, run
-from autofedavg.experiment.store import RunFolder, read_json, write_atomically
+from autofedavg.experiment.store import RunFolder, disk_errors, read_json, write_atomically
 from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds
 from autofedavg.task import Progress, Task
-from autofedavg.workbench import Training
+from autofedavg.workbench import Training, checked_device
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,11 @@ def run_study(
     ENGINES[str(machine.engine)]  # what cannot be had is told before any work
     checked_device(str(machine.device))
     home = Path(out) / study.name
-    wanted = _folders(home, study.runs, study.seeds)
+    wanted = [
+        (_folder(home, config.name, seed), config, seed)
+        for config in study.runs
+        for seed in study.seeds
+    ]
     for folder, _, _ in wanted:
         if (folder / "config.toml").exists():
             raise RunError(
@@ -136,16 +140,17 @@ def resume(
             remedy="name a folder written by `autofedavg run`",
         )
     study = read_json(path / "study.json")
-    configs = [parse_run(values, str(path)) for values in study["runs"]]
-    wanted = _folders(path, configs, study["seeds"])
+    wanted = [
+        (_folder(path, row["config"]["name"], seed), parse_run(row["config"], str(path)), seed)
+        for row in study["runs"]
+        for seed in row["seeds"]
+    ]
     _run_all(wanted, machine, observer)
     return path
 
 
-def _folders(
-    home: Path, runs: Sequence[RunConfig], seeds: Sequence[int]
-) -> list[tuple[Path, RunConfig, int]]:
-    return [(home / run.name / f"seed-{seed}", run, seed) for run in runs for seed in seeds]
+def _folder(home: Path, row: str, seed: int) -> Path:
+    return home / row / f"seed-{seed}"
 
 
 def _run_all(
@@ -157,6 +162,8 @@ def _run_all(
     for index, (path, config, seed) in enumerate(wanted, 1):
         if (path / "status.json").exists() and RunFolder(path).status() == "finished":
             continue
+        if (path / "config.toml").exists():  # what was begun goes on as it was begun
+            config = parse_run(read_toml(path / "config.toml"), str(path))
         problem = _problem(problems, config.task, observer.preparing)
         observer.started(config, seed, index, len(wanted))
         _run_one(path, config, seed, machine, problem, observer)
@@ -181,6 +188,8 @@ def _run_one(
             RunFolder.create(path, config.to_toml(), about)
         folder = RunFolder(path)
         with folder.lock(), _log_to(path / "log.txt"):
+            if known:
+                folder.note_resumption(environment(str(used.device)))
             log.info("%s, seed %d, rounds %d", config.name, seed, config.T)
             w0, layout = problem.initial(seeds)
             metric = problem.metric
@@ -258,20 +267,28 @@ def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Probl
 
 
 def _write_study(home: Path, study: Study) -> None:
-    """Notes the study's rows beside its runs; rows of an earlier call stay listed."""
-    home.mkdir(parents=True, exist_ok=True)
+    """Notes rows and seeds beside the runs; those of an earlier call stay listed."""
     path = home / "study.json"
-    before = read_json(path) if path.exists() else {"runs": [], "seeds": []}
-    new = {config.name: config.values(given_only=True) for config in study.runs}
-    runs = [new.pop(row["name"], row) for row in before["runs"]] + list(new.values())
+    rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
+    for config in study.runs:
+        given = config.values(given_only=True)
+        row = rows.setdefault(config.name, {"seeds": [], "config": given})
+        if row["config"] != given:
+            raise RunError(
+                f"row {config.name!r} is in this study folder with other settings",
+                where=str(home),
+                remedy="give the row another name, or write elsewhere with --out",
+            )
+        row["seeds"] = sorted({*row["seeds"], *study.seeds})
     content = {
         "name": study.name,
         "title": study.title,
         "baseline": study.baseline,
-        "seeds": sorted({*before["seeds"], *study.seeds}),
-        "runs": runs,
+        "runs": list(rows.values()),
     }
-    write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+    with disk_errors(home):
+        home.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
 
 
 @contextmanager

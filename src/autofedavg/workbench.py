@@ -16,6 +16,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from autofedavg.averaging import Layout, Model
+from autofedavg.errors import ConfigError
 from autofedavg.settings import Settings, setting
 
 Batch = Any
@@ -52,9 +53,11 @@ class Training(Settings):
     )
 
     @model_validator(mode="after")
-    def _one_length(self) -> Training:
+    def _fits_together(self) -> Training:
         if bool(self.epochs) == bool(self.iterations):
             raise ValueError("set either iterations or epochs, the other one to 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie between 0 and 1, not {self.betas}")
         return self
 
     def rate(self, t: int, T: int) -> float:
@@ -174,3 +177,15 @@ class Workbench:
                 owners[owner]._buffers[leaf] = view
         buffers = dict(self.network.named_buffers())
         return [buffers[name] for name, _ in self.layout.counters]
+
+
+def checked_device(device: str) -> torch.device:
+    """The device, or an error that says why it cannot be had."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
+        ) from error
+    return torch.device(device)

@@ -69,7 +69,7 @@ def test_training_batches_depend_on_seed_site_and_round_alone(made) -> None:
         assert not same(first[0], next(iter(data.train_batches(Seeds(1), 1, training))))
 
 
-def test_epochs_pass_over_all_training_cases(made) -> None:
+def test_epochs_take_as_many_steps_as_passes_over_the_data(made) -> None:
     _, problem, _ = made
     training = Training(epochs=2, batch_size=2)
     for data in problem.sites.values():

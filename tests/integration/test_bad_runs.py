@@ -6,14 +6,15 @@ import nibabel
 import numpy as np
 import pytest
 
-from autofedavg import cli, read_study, run_study
+from autofedavg import cli, read_study, resume, run_study
 from autofedavg.errors import AutoFedAvgError, DataError, RunError
 from autofedavg.experiment.store import RunFolder
 from autofedavg.report.read import read_results
+from autofedavg.report.tables import scores_table
 from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
 from autofedavg.tasks.synthetic import Synthetic
 
-SMALL = Pipeline(spacing=(1.0, 1.0, 1.0), roi=(8, 8, 8), window=(0.0, 1.0))
+SMALL = Pipeline(spacing=(1.0, 1.0, 1.0), roi=(8, 8, 8), window=(0.0, 1.0), channels=(4, 8))
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def test_every_unusable_case_is_listed_at_once(write) -> None:
     cases = [
         whole,
         write("fine", "validation"),
+        write("fine too", "test"),
         write("grid", label=np.zeros((9, 9, 8), np.uint8)),
         write("place", affine=moved),
         write("nan", image=hole, label=(image > 0.5).astype(np.uint8)),
@@ -54,7 +56,7 @@ def test_every_unusable_case_is_listed_at_once(write) -> None:
     with pytest.raises(DataError) as caught:
         prepare_site("north", cases, SMALL)
     text = str(caught.value)
-    assert text.startswith("site north: 6 of 8 cases cannot be used:")
+    assert text.startswith("site north: 6 of 9 cases cannot be used:")
     for piece in (
         "grid ü_label.nii.gz: its grid is (9, 9, 8), the image's (9, 9, 9)",
         "place ü_label.nii.gz: it lies elsewhere in space than its image",
@@ -67,11 +69,11 @@ def test_every_unusable_case_is_listed_at_once(write) -> None:
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_a_site_without_cases_of_a_split_is_refused(write, split) -> None:
-    other = "validation" if split == "train" else "train"
+    others = [s for s in ("train", "validation", "test") if s != split]
     with pytest.raises(DataError, match=f"site north: no {split} case; give this site at least"):
-        prepare_site("north", [write("one", other)], SMALL)
+        prepare_site("north", [write(other, other) for other in others], SMALL)
 
 
 def test_a_label_spoiled_in_the_cache_is_told_through_the_command(tiny, tmp_path, capsys) -> None:
@@ -95,8 +97,8 @@ def test_nan_loss_names_client_round_and_step_and_keeps_the_last_good_checkpoint
 
     original = segmentation.SegmentationSite._batch
 
-    def spoil(self, split, size, random, augment):
-        image, label = original(self, split, size, random, augment)
+    def spoil(self, split, picks, random, augment):
+        image, label = original(self, split, picks, random, augment)
         spoil.calls += self.site == "II" and split == "train"
         return (image * float("nan") if spoil.calls == 4 else image), label
 
@@ -161,9 +163,60 @@ def test_report_refuses_runs_that_do_not_belong_together(finished, tmp_path, tin
 
 
 def test_report_refuses_repeats_with_other_settings(finished, tiny, tmp_path) -> None:
-    run_study(read_study(tiny, ["rounds=2"], seeds=[1], only=["fedavg"]), tmp_path)
+    other = read_study(tiny, ["rounds=2"], seeds=[1], only=["fedavg"])
+    run_study(other, tmp_path / "elsewhere")
     with pytest.raises(RunError, match=r"its settings differ from those of .*seed-0, a repeat of"):
-        read_results([finished])
+        read_results([finished, tmp_path / "elsewhere"])
+
+
+def test_report_refuses_the_same_seed_twice(finished, tiny, tmp_path) -> None:
+    again = run_study(read_study(tiny, ["rounds=1"], only=["fedavg"]), tmp_path / "again")
+    with pytest.raises(RunError, match=r"seed 0 of row 'fedavg' is also in .*the same run is not"):
+        read_results([finished, again])
+
+
+def test_a_row_cannot_change_its_settings_between_seeds(finished, tiny, tmp_path) -> None:
+    changed = read_study(tiny, ["rounds=2"], seeds=[1], only=["fedavg"])
+    with pytest.raises(RunError, match="row 'fedavg' is in this study folder with other settings"):
+        run_study(changed, tmp_path)
+
+
+def test_what_was_begun_goes_on_as_it_was_begun(finished, tmp_path) -> None:
+    """The run's own config.toml decides, not the study's list of rows."""
+    folder = RunFolder(finished / "fedavg" / "seed-0")
+    folder.set_status("interrupted")
+    path = finished / "study.json"
+    path.write_text(path.read_text().replace('"rounds": 1', '"rounds": 3'))
+    resume(finished)
+    assert [line["t"] for line in folder.rounds()] == [1]
+    about = json.loads((folder.path / "environment.json").read_text())
+    assert [entry["after_round"] for entry in about["resumed"]] == [1]
+
+
+def test_resume_runs_only_what_was_asked_for(tiny, tmp_path) -> None:
+    home = run_study(read_study(tiny, ["rounds=1"], seeds=[0], only=["fedavg"]), tmp_path)
+    run_study(read_study(tiny, ["rounds=1"], seeds=[1], only=["n-dirichlet"]), tmp_path)
+    resume(home)
+    folders = {str(path.parent.relative_to(home)) for path in home.rglob("config.toml")}
+    assert folders == {"fedavg/seed-0", "n-dirichlet/seed-1"}
+
+
+def test_report_notes_a_run_that_moved_to_another_machine(finished) -> None:
+    path = finished / "fedavg/seed-0/environment.json"
+    about = json.loads(path.read_text())
+    about["resumed"] = [{**about, "after_round": 1, "device": "another"}]
+    path.write_text(json.dumps(about))
+    notes = scores_table(read_results([finished])).notes
+    assert "FedAvg, seed 0: gone on with on another machine or version." in notes
+
+
+def test_another_network_in_the_checkpoint_is_refused(finished) -> None:
+    folder = RunFolder(finished / "fedavg" / "seed-0")
+    folder.set_status("interrupted")
+    config = folder.path / "config.toml"
+    config.write_text(config.read_text().replace("channels = [4, 8]", "channels = [4, 4]"))
+    with pytest.raises(RunError, match="holds another network than the one to be trained"):
+        resume(folder.path)
 
 
 def test_report_refuses_other_volumes_of_the_same_size(finished, tiny, tmp_path) -> None:

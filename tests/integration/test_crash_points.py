@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import AutoFedAvg, LoaderSite, LocalOnly, Machine, Training, federate, resume
-from autofedavg.errors import RunError
+from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment import store
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
@@ -29,7 +29,7 @@ def loader(seed: int, shuffle: bool) -> DataLoader:
     return DataLoader(TensorDataset(x, (x[:, 0] > seed * 0.1).long()), 6, shuffle=shuffle)
 
 
-def train(out: Path, method: str) -> dict[str, bytes]:
+def train(out: Path, method: str, seed: int = 0) -> dict[str, bytes]:
     sites = {name: LoaderSite(loader(n, True), loader(n + 5, False)) for n, name in enumerate("AB")}
     federate(
         lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)),
@@ -39,6 +39,7 @@ def train(out: Path, method: str) -> dict[str, bytes]:
         method=METHODS[method],
         rounds=ROUNDS,
         training=Training(epochs=1, learning_rate=0.05),
+        seed=seed,
         out=out,
         machine=Machine(workers=1),
     )
@@ -123,6 +124,19 @@ def test_other_settings_in_an_old_folder_are_refused(tmp_path) -> None:
     train(tmp_path, "auto-fedavg")
     with pytest.raises(RunError, match="holds a run with other settings; write elsewhere"):
         train(tmp_path, "local-only")
+
+
+def test_another_seed_in_an_old_folder_is_refused(tmp_path) -> None:
+    train(tmp_path, "auto-fedavg")
+    with pytest.raises(RunError, match="this run folder holds seed 0, not 3; write elsewhere"):
+        train(tmp_path, "auto-fedavg", seed=3)
+
+
+def test_a_method_that_needs_a_holdout_says_so_at_once(tmp_path) -> None:
+    METHODS["holdout"] = AutoFedAvg(learn_on="holdout")
+    with pytest.raises(ConfigError, match="a site has no holdout loader; add holdout= to every"):
+        train(tmp_path, "holdout")
+    del METHODS["holdout"]
 
 
 def test_two_processes_cannot_share_a_run_folder(tmp_path) -> None:

@@ -56,7 +56,9 @@ def test_means_spread_daggers_and_best(two_rows) -> None:
     at_base = [100 * (0.535 + gain * 4.5) for gain in (0.0, 0.002)]
     assert base[0].value == pytest.approx(sum(at_base) / 2)
     assert base[2].spread == pytest.approx(abs(at_base[1] - at_base[0]) / 2**0.5)
-    assert base[0].spread is None
+    assert base[0].spread is not None
+    assert not base[0].show_spread
+    assert base[2].show_spread
     assert base[0].test is None
     assert better[0].test.dagger
     assert better[0].test.p == pytest.approx(2 / 2**CASES)

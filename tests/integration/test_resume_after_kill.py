@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-ROUNDS = 24
+ROUNDS = 60
 SET = ["--set", f"rounds={ROUNDS}"]
 
 

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from autofedavg.errors import DataError
+from autofedavg.seeds import Seeds
 from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
 from autofedavg.tasks.segmentation import SegmentationSite, dice
 from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, default_cache, scan
+from autofedavg.workbench import Training
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -81,7 +84,7 @@ def test_a_generation_that_fails_leaves_nothing(tmp_path, monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(nibabel, "save", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DataError, match=r"cannot be written: No space.*set task\.cache"):
         tiny(tmp_path)._generate(None)
     assert not list(tmp_path.iterdir())
 
@@ -118,8 +121,10 @@ def test_a_prediction_returns_to_the_original_grid(tmp_path, signs) -> None:
     for name, volume in (("image", label.astype(np.float32) * 100), ("label", label)):
         paths.append(tmp_path / f"{name}.nii.gz")
         nibabel.save(nibabel.Nifti1Image(volume, affine), paths[-1])
-    how = Pipeline(spacing=(1.0, 1.0, 2.0), window=(0.0, 100.0), roi=(24, 24, 16), overlap=0.5)
-    cases = [Case("a", "train", *paths), Case("b", "validation", *paths)]
+    how = Pipeline(
+        spacing=(1.0, 1.0, 2.0), window=(0.0, 100.0), roi=(24, 24, 16), overlap=0.5, channels=(4, 8)
+    )
+    cases = [Case(split, split, *paths) for split in ("train", "validation", "test")]
     site = SegmentationSite("north", prepare_site("north", cases, how), how)
     scores = {score.metric: score.value for score in site.score(Bright(), "validation")}
     assert scores["dice"] > 0.93
@@ -132,19 +137,32 @@ def test_crops_are_balanced_between_foreground_and_background(tmp_path) -> None:
     paths = tmp_path / "image.nii.gz", tmp_path / "label.nii.gz"
     nibabel.save(nibabel.Nifti1Image(label.astype(np.float32), np.eye(4)), paths[0])
     nibabel.save(nibabel.Nifti1Image(label, np.eye(4)), paths[1])
-    cases = [Case("a", "train", *paths), Case("b", "validation", *paths)]
+    cases = [Case(split, split, *paths) for split in ("train", "validation", "test")]
     counts = {}
     for share in (0.0, 0.5, 1.0):
         how = Pipeline(
-            spacing=(1.0, 1.0, 1.0), window=(0.0, 1.0), roi=(8, 8, 8), foreground=share, flip=0.0
+            spacing=(1.0, 1.0, 1.0),
+            window=(0.0, 1.0),
+            roi=(8, 8, 8),
+            foreground=share,
+            flip=0.0,
+            channels=(4, 8),
         )
         site = SegmentationSite("north", prepare_site("north", cases, how), how)
         random = np.random.RandomState(0)
-        _, labels = site._batch("train", 200, random, augment=True)
+        _, labels = site._batch("train", np.zeros(200, int), random, augment=True)
         counts[share] = int((labels.flatten(1).sum(1) > 0).sum())
     assert counts[0.0] < 30
     assert 75 < counts[0.5] < 140
     assert counts[1.0] == 200
+
+
+def test_an_epoch_sees_every_training_case_once(tmp_path) -> None:
+    site = tiny(tmp_path).problem().sites["I"]
+    n = site.cases()["train"]
+    picks = list(site._picks(Seeds(0), 1, Training(epochs=2, batch_size=4)))
+    assert sorted(np.concatenate(picks[: len(picks) // 2])) == list(range(n))
+    assert sorted(np.concatenate(picks)) == sorted([*range(n), *range(n)])
 
 
 def test_dice_of_empty_masks() -> None:

@@ -80,7 +80,7 @@ def trained_on(local, t, **training):
 
 
 def test_cases_are_counted_in_the_data_sets():
-    assert data().cases() == {"train": 7, "validation": 5, "test": 5}
+    assert data().cases() == {"train": 7, "validation": 5}
     more = data(test=loader(numbers(200, 3)), holdout=loader(numbers(300, 2)))
     assert more.cases() == {"train": 7, "validation": 5, "test": 3, "holdout": 2}
 

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -23,10 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from autofedavg.client import Client, Problem
 from autofedavg.engines.workers import Arena, Crew, Worker
 from autofedavg.errors import AutoFedAvgError, ConfigError
-from autofedavg.experiment.environment import checked_device
 from autofedavg.notes import Lost, Note, Site
 from autofedavg.seeds import Purpose, Seeds, global_seed
-from autofedavg.workbench import Training, Workbench
+from autofedavg.workbench import Training, Workbench, checked_device
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,17 @@ def choose_hands(
     return Hands(workers, threads)
 
 
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and a container's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.exists():
+        most, _, period = quota.read_text().partition(" ")
+        if most != "max":
+            cores = min(cores or 1, max(1, int(most) // int(period)))
+    return cores or 1
+
+
 def is_heavy(problem: Problem, training: Training, seeds: Seeds) -> bool:
     """Whether a training step has enough arithmetic for threads to pay."""
     site = next(iter(problem.roster())).name
@@ -127,12 +138,11 @@ class Simulator:
         self._sites = problem.roster()
         if not self._sites:
             raise ConfigError("there is no site to train on", where="sites")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self.device = checked_device(device)
         self.hands = choose_hands(
             len(self._sites),
             self.device.type,
-            cores or 1,
+            usable_cores(),
             workers,
             threads,
             lambda: is_heavy(problem, training, seeds),

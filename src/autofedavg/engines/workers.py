@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ from autofedavg.client import Client
 from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError
 from autofedavg.notes import Lost, Note
 
+PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 Packed = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -191,6 +194,9 @@ _CARRIED: dict[str, type[AutoFedAvgError]] = {
 def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: int) -> None:
     """The worker's life: requests until it is told to stop or the parent is gone."""
     near.close()
+    if sys.platform == "linux":
+        # Dies with its parent even in the middle of an answer: a resumed run wants the core.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while os.getppid() == parent:

@@ -224,6 +224,8 @@ def _run(values: Values, place: str) -> RunConfig:
         raise ConfigError("a run needs a name", where=place)
     _check_name(name, f"{place}: name")
     label = values.pop("label", name)
+    if not isinstance(label, str):
+        raise ConfigError(f"label must be text, not {label!r}", where=place)
     parts = {part: values.pop(part, {}) for part in ("task", "training", "method")}
     for part, content in parts.items():
         if not isinstance(content, dict):

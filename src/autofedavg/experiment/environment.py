@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from autofedavg.errors import ConfigError
-
 
 def environment(device: str, **more: Any) -> dict[str, Any]:
     """Versions, commit and hardware, for environment.json."""
@@ -28,18 +26,6 @@ def environment(device: str, **more: Any) -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         **more,
     }
-
-
-def checked_device(device: str) -> torch.device:
-    """The device, or an error that says why it cannot be had."""
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
-        ) from error
-    return torch.device(device)
 
 
 def _version(package: str) -> str | None:

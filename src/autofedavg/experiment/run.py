@@ -83,7 +83,7 @@ def run(
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
-            start, best = _restore(folder, federation, w0)
+            start, best = _restore(folder, federation, w0, layout)
             start = method.begin(federation, start) if start.t == 0 else start
             for state in method.rounds(federation, layout, T, start):
                 _record(state, federation, metric, folder, best, layout, T, watch)
@@ -135,7 +135,8 @@ def _record(
             "time": time.time(),
         }
     )
-    folder.save_round(state.t, _state_tensors(state), {"best": asdict(best)})
+    facts = {"best": asdict(best), "network": layout.describe()}
+    folder.save_round(state.t, _state_tensors(state), facts)
     if watch:
         watch(Seen(state.t, T, mean, _listed(state.alpha), federation.names))
 
@@ -177,12 +178,20 @@ def _test(federation: Federation, folder: RunFolder, best: Best, layout: Layout)
     folder.write_scores(rows)
 
 
-def _restore(folder: RunFolder, federation: Federation, w0: Model) -> tuple[Round, Best]:
+def _restore(
+    folder: RunFolder, federation: Federation, w0: Model, layout: Layout
+) -> tuple[Round, Best]:
     """Where to start: round 0, or the newest whole checkpoint."""
     saved = folder.load_round()
     if saved is None:
         folder.keep_rounds(0)
         return Round(0, w0), Best()
+    if saved.facts["network"] != layout.describe():
+        raise RunError(
+            "its checkpoint holds another network than the one to be trained",
+            where=str(folder.path),
+            remedy="go on with the version the run was begun with, or begin anew elsewhere",
+        )
     t = int(saved.facts["t"])
     folder.keep_rounds(t)
     log.info("going on after round %d", t)

@@ -84,6 +84,16 @@ class RunFolder:
                 ) from None
             yield
 
+    def note_resumption(self, environment: Mapping[str, Any]) -> None:
+        """Notes on what, and after which round, the run goes on."""
+        path = self.path / "environment.json"
+        about = read_json(path)
+        saved = self._saved_rounds()
+        entry = {"after_round": saved[-1] if saved else 0, **environment}
+        about["resumed"] = [*about.get("resumed", []), entry]
+        with disk_errors(self.path):
+            write_atomically(path, _json(about))
+
     def set_status(self, state: str, error: str = "") -> None:
         content = {"schema": SCHEMA, "state": state, **({"error": error} if error else {})}
         write_atomically(self.path / "status.json", _json(content))
@@ -135,10 +145,14 @@ class RunFolder:
             facts = json.loads(stem.with_name(f"{name}.json").read_bytes())
             content = stem.with_name(f"{name}.safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != facts["sha256"]:
-                raise RunError("its contents do not match their hash", where=str(stem))
+                raise ValueError("its contents do not match their hash")
             return Checkpoint(load(content), facts)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise RunError(f"cannot be read ({error})", where=str(stem)) from error
+            raise RunError(
+                f"this checkpoint cannot be read ({error})",
+                where=str(stem),
+                remedy="delete the folder's checkpoints and resume: all rounds are run again",
+            ) from error
 
     def save_round(self, t: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Writes the checkpoint of round t and drops those no longer needed."""
@@ -230,10 +244,12 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG):
             raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        first = "make room" if full else "make it writable"
         raise RunError(
             f"cannot write: {error.strerror}",
             where=str(error.filename or path),
-            remedy=f"make room, then `autofedavg resume {path}`: the last checkpoint is whole",
+            remedy=f"{first}, then `autofedavg resume`: the last checkpoint is whole",
         ) from error
 
 

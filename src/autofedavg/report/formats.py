@@ -102,7 +102,9 @@ def _shown(
     number = f"{strong}{number}{end}" if cell.best else number
     number += dagger if cell.test and cell.test.dagger else ""
     return number + (
-        "" if cell.spread is None else f" {plus_minus} {cell.spread:.{table.decimals}f}"
+        ""
+        if cell.spread is None or not cell.show_spread
+        else f" {plus_minus} {cell.spread:.{table.decimals}f}"
     )
 
 

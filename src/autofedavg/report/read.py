@@ -74,7 +74,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     repeats = [_read(folder) for folder in find_runs(paths)]
     _refuse_mixture(repeats)
     study = _study_of(repeats[0].folder)
-    order = [str(values["name"]) for values in study.get("runs", [])]
+    order = [str(row["config"]["name"]) for row in study.get("runs", [])]
     names = sorted({r.config["name"] for r in repeats}, key=lambda n: _rank(n, order))
     rows = []
     for name in names:
@@ -131,7 +131,16 @@ def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
 def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
     """Repeats are the same settings with another seed; anything else must not be averaged."""
     first = repeats[0]
+    by_seed = {first.seed: first.folder}
     for other in repeats[1:]:
+        if other.seed in by_seed:
+            raise RunError(
+                f"seed {other.seed} of row {other.config['name']!r} is also in "
+                f"{by_seed[other.seed]}",
+                where=str(other.folder),
+                remedy="report one of them: the same run is not a repeat",
+            )
+        by_seed[other.seed] = other.folder
         if other.config != first.config:
             raise RunError(
                 f"its settings differ from those of {first.folder}, a repeat of the same row",

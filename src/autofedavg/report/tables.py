@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autofedavg.evaluation import Paired, Summary, case_means, compare, mean_and_spread
-from autofedavg.report.read import Results, Row
+from autofedavg.report.read import Repeat, Results, Row
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Cell:
 
     value: float | None = None
     spread: float | None = None
+    show_spread: bool = False
     test: Paired | None = None
     best: bool = False
 
@@ -95,8 +96,9 @@ def _local_rows(
     """One row per site's own model; local avg and gen stand once, in the middle, as in print."""
     rows = []
     for number, k in enumerate(sites):
-        cells = [_cell(_percent(s.matrix[k].get(j) for s in summaries)) for j in sites]
-        means = (statistics.fmean(s.matrix[k].values()) for s in summaries)
+        own = [s.matrix.get(k, {}) for s in summaries]
+        cells = [_cell(_percent(row.get(j) for row in own)) for j in sites]
+        means = (statistics.fmean(row.values()) if row else None for row in own)
         average = _cell(_percent(means), spread=True)
         middle = number == len(sites) // 2
         shared = _local_columns(summaries) if middle else (Cell(), Cell())
@@ -131,12 +133,25 @@ def _notes(results: Results) -> list[str]:
     if learned:
         same = " (the split that also selects the models)" if "validation" in learned else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
+    notes += [
+        f"{row.label}, seed {repeat.seed}: gone on with on another machine or version."
+        for row in results.rows
+        for repeat in row.repeats
+        if _moved(repeat)
+    ]
     return notes + [
         f"{row.label}, seed {repeat.seed}: {repeat.state}, not counted."
         for row in results.rows
         for repeat in row.repeats
         if not repeat.finished
     ]
+
+
+def _moved(repeat: Repeat) -> bool:
+    """Whether a resumed run went on with other hardware or software than it began with."""
+    about = repeat.environment
+    keys = ("versions", "device", "processor")
+    return any(entry[key] != about[key] for entry in about.get("resumed", []) for key in keys)
 
 
 def _case_scores(row: Row) -> dict[tuple[str, str], float]:
@@ -151,7 +166,7 @@ def _cell(values: Sequence[float], *, spread: bool = False) -> Cell:
     if not values:
         return Cell()
     mean, deviation = mean_and_spread(values)
-    return Cell(mean, deviation if spread else None)
+    return Cell(mean, deviation, spread)
 
 
 def _mark_best(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from autofedavg.errors import DataError
@@ -90,6 +91,20 @@ class Pipeline(Settings):
         help="U-Net widths, top to bottom",
     )
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Pipeline:
+        halvings = 2 ** (len(self.channels) - 1)
+        if len(self.channels) < 2:
+            raise ValueError("channels needs at least two widths")
+        if any(size % halvings for size in self.roi):
+            raise ValueError(
+                f"every size of roi must be a multiple of {halvings} for {len(self.channels)} "
+                f"channels, not {self.roi}"
+            )
+        if min(self.spacing) <= 0 or self.window[0] >= self.window[1]:
+            raise ValueError("spacing must be above 0, and window must rise")
+        return self
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -114,9 +129,9 @@ def prepare_site(
     """Reads and prepares all cases of a site, by split.
 
     Raises:
-        DataError: no training or validation case, or files that do not fit; all are listed.
+        DataError: no case of a split, or files that do not fit; all are listed.
     """
-    for split in ("train", "validation"):
+    for split in ("train", "validation", "test"):
         if not any(case.split == split for case in cases):
             raise DataError(
                 f"no {split} case",

@@ -79,16 +79,16 @@ class SegmentationSite:
     def train_batches(
         self, seeds: Seeds, t: int, training: Training
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        passes = -(-len(self._cases["train"]) // training.batch_size) * training.epochs
-        for step in range(passes or training.iterations):
-            random = seeds.numpy(self.site, Purpose.TRAIN_BATCHES, t, step)
-            yield self._batch("train", training.batch_size, random, augment=True)
+        for step, picks in enumerate(self._picks(seeds, t, training)):
+            random = seeds.numpy(self.site, Purpose.TRANSFORMS, t, step)
+            yield self._batch("train", picks, random, augment=True)
 
     def weight_batch(
         self, seeds: Seeds, t: int, s: int, split: str, batch_size: int
     ) -> tuple[Tensor, Tensor]:
         random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
-        return self._batch(split, batch_size, random, augment=False)
+        picks = random.randint(len(self._cases[split]), size=batch_size)
+        return self._batch(split, picks, random, augment=False)
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores = []
@@ -112,13 +112,21 @@ class SegmentationSite:
         mask: Tensor = back.as_tensor() > 0.5
         return mask
 
+    def _picks(self, seeds: Seeds, t: int, training: Training) -> Iterator[np.ndarray]:
+        """Which cases each batch of a round holds: random ones, or whole passes in random order."""
+        random = seeds.numpy(self.site, Purpose.TRAIN_BATCHES, t)
+        n, size = len(self._cases["train"]), training.batch_size
+        for _ in range(training.iterations):
+            yield random.randint(n, size=size)
+        for _ in range(training.epochs):
+            order = random.permutation(n)
+            yield from (order[start : start + size] for start in range(0, n, size))
+
     def _batch(
-        self, split: str, size: int, random: np.random.RandomState, augment: bool
+        self, split: str, picks: np.ndarray, random: np.random.RandomState, augment: bool
     ) -> tuple[Tensor, Tensor]:
         cases = self._cases[split]
-        crops = [
-            self._crop(cases[random.randint(len(cases))], random, augment) for _ in range(size)
-        ]
+        crops = [self._crop(cases[pick], random, augment) for pick in picks]
         images, labels = zip(*crops, strict=True)
         return torch.stack(images), torch.stack(labels)
 

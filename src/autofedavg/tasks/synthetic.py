@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from scipy import ndimage
 from torch import nn
 
 from autofedavg.client import LocalData, Problem
+from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
@@ -178,14 +179,18 @@ class Synthetic(Task):
         folder = self.folder()
         if folder.is_dir():
             return folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        making = folder.with_name(f"{folder.name}-{os.getpid()}-{threading.get_ident()}")
         try:
+            making.mkdir(parents=True)
             self._write_all(making, progress)
             making.rename(folder)
-        except OSError:
+        except OSError as error:
             if not folder.is_dir():  # not just another process that was faster
-                raise
+                raise DataError(
+                    f"the volumes cannot be written: {error.strerror}",
+                    where=str(folder.parent),
+                    remedy="make room there, or set task.cache or AUTOFEDAVG_CACHE",
+                ) from error
         finally:
             shutil.rmtree(making, ignore_errors=True)
         return folder
