@@ -17,22 +17,23 @@ import torch
 
 from bench import memory, rounds, volumes, weights
 from bench.table import Section, render
+from bench.timing import keep_heap
 
 Measure = Callable[[], Section]
 
 FULL: dict[str, Measure] = {
-    "rounds": lambda: rounds.measure(cuts=(16, 64, 256), cases=8000, repetitions=7),
+    "rounds": lambda: rounds.measure(cuts=(16, 64, 256), cases=8000, sittings=2, repetitions=4),
     "steps": lambda: weights.measure(clients=(3, 16, 64), repetitions=9),
     "step memory": lambda: memory.of_steps(clients=(3, 16, 64)),
     "volumes": lambda: volumes.measure(steps=4, repetitions=11),
     "round memory": lambda: memory.of_rounds(K=64),
 }
 QUICK: dict[str, Measure] = {
-    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, repetitions=2),
+    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=2),
     "steps": lambda: weights.measure(clients=(3,), repetitions=1),
     "step memory": lambda: memory.of_steps(clients=(3,)),
     "volumes": lambda: volumes.measure(steps=1, repetitions=2),
-    "round memory": lambda: memory.of_rounds(K=4),
+    "round memory": lambda: memory.of_rounds(K=2),
 }
 
 
@@ -44,6 +45,7 @@ def main() -> None:
     chosen = parser.parse_args()
     # Before anything forks: worker processes must not inherit a pool of threads.
     torch.set_num_threads(1)
+    keep_heap()
     measures = QUICK if chosen.quick else FULL
     sections: list[Section] = []
     started = time.perf_counter()

@@ -16,7 +16,7 @@ from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training
 from bench.table import Row, Section
-from bench.timing import Run, Times, interleave
+from bench.timing import Run, Times, interleave, together
 from bench.work import BareLoop, Images, batch_sizes, federated, images, sgd, small_cnn
 
 BATCH = 32
@@ -26,13 +26,14 @@ FLOOR, FLOOR_TWICE = "bare loop", "bare loop in two processes"
 TWO_CORES = 0.58
 
 
-def measure(cuts: tuple[int, ...], cases: int, repetitions: int) -> Section:
+def measure(cuts: tuple[int, ...], cases: int, sittings: int, repetitions: int) -> Section:
     """The section: the same images cut into few and many clients."""
     data = images(cases)
     rows: list[Row] = []
     others = []
     for clients in cuts:
-        times = _cut(data, clients, repetitions)
+        # Made anew for every sitting: where things come to lie in memory is worth some percent.
+        times = together([_sitting(data, clients, repetitions) for _ in range(sittings)])
         rows += _rows(clients, times)
         others.append(times.others)
     steps = len(batch_sizes(cases, cuts[0], BATCH))
@@ -84,7 +85,7 @@ def _serve(loop: BareLoop, pipe: Connection) -> None:
         pipe.send(True)
 
 
-def _cut(data: Images, clients: int, repetitions: int) -> Times:
+def _sitting(data: Images, clients: int, repetitions: int) -> Times:
     problem, training = federated(data, clients), sgd(BATCH)
     sizes = batch_sizes(len(data[0]), clients, BATCH)
     half = len(sizes) // 2

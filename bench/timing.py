@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -41,10 +43,30 @@ class Times:
     def __init__(self, seconds: Mapping[str, list[float]], others: float) -> None:
         self._seconds, self.others = seconds, others
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._seconds)
+
+    def all(self, name: str) -> list[float]:
+        return self._seconds[name]
+
     def ratio(self, name: str, floor: str) -> Sample:
         """How long one took over the other, repetition by repetition."""
         pairs = zip(self._seconds[name], self._seconds[floor], strict=True)
         return Sample(tuple(one / other for one, other in pairs))
+
+
+def keep_heap() -> None:
+    """Lets this process, and those forked from it, keep memory that is freed.
+
+    Whether glibc gives the top of the heap back after every step, and takes page faults in the
+    next, is luck; it is worth a tenth of a step, to the floor as to us.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt:
+        trim_threshold, mmap_threshold = -1, -3  # as in malloc.h
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_threshold, 2**25)
 
 
 def interleave(contestants: Mapping[str, Run], repetitions: int, warm_up: int = 1) -> Times:
@@ -64,6 +86,15 @@ def interleave(contestants: Mapping[str, Run], repetitions: int, warm_up: int = 
             if repetition >= 0:
                 seconds[name].append(time.perf_counter() - started)
     return Times(seconds, load.of_others())
+
+
+def together(sittings: Sequence[Times]) -> Times:
+    """All repetitions of several sittings as one."""
+    seconds = {
+        name: [value for times in sittings for value in times.all(name)]
+        for name in sittings[0].names
+    }
+    return Times(seconds, statistics.mean(times.others for times in sittings))
 
 
 class Load:
