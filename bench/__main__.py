@@ -29,7 +29,7 @@ FULL: dict[str, Measure] = {
     "round memory": lambda: memory.of_rounds(K=64),
 }
 QUICK: dict[str, Measure] = {
-    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=2),
+    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=1),
     "steps": lambda: weights.measure(clients=(3,), repetitions=1),
     "step memory": lambda: memory.of_steps(clients=(3,)),
     "volumes": lambda: volumes.measure(steps=1, repetitions=2),
