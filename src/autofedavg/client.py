@@ -7,6 +7,7 @@ that died and came back gives the same answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -221,13 +222,14 @@ class Client:
                 where=f"client {self.site}, {place}",
                 remedy="give this site training cases",
             )
-        bad = (~torch.isfinite(losses)).nonzero()
-        if len(bad):
-            step = int(bad[0]) + 1
+        mean = float(losses.mean())
+        if not math.isfinite(mean):
+            bad = (~torch.isfinite(losses)).nonzero()
+            step = int(bad[0]) + 1 if len(bad) else len(losses)
             at = place if "step" in place else f"{place}, step {step}"
             raise AutoFedAvgError(
-                f"the loss is {float(losses[bad[0]])}",
+                f"the loss is {float(losses[step - 1])}",
                 where=f"client {self.site}, {at}",
                 remedy="lower training.learning_rate, or look at this site's images and labels",
             )
-        return float(losses.mean())
+        return mean

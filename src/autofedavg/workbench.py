@@ -73,7 +73,7 @@ class Workbench:
     def __init__(
         self, network: nn.Module, loss: Loss, training: Training, device: torch.device
     ) -> None:
-        self.network = network.to(device)
+        self.network = network.to(device).train()
         self.loss_of = loss
         self.device = device
         self.training = training
@@ -112,7 +112,7 @@ class Workbench:
         Returns:
             The loss of every step, on the device (so that nothing waits inside the loop).
         """
-        self.network.train()
+        self._set_mode(train=True)
         self._optimiser.state.clear()
         self._optimiser.param_groups[0]["lr"] = rate
         start = self.flat[: self.layout.trainable].clone() if mu else None
@@ -129,9 +129,14 @@ class Workbench:
     ) -> tuple[Tensor, Tensor]:
         """Grad L(w; x) at a given model: (gradient (D',), loss). The gradient is reused."""
         self.load(model)
-        self.network.train(mode == "train")
+        self._set_mode(train=mode == "train")
         loss = self._backward(batch)
         return self.gradient, loss
+
+    def _set_mode(self, *, train: bool) -> None:
+        # Setting it walks every module: dear where a client takes only a few small steps.
+        if self.network.training != train:
+            self.network.train(train)
 
     def _backward(self, batch: Batch) -> Tensor:
         self.gradient.zero_()
@@ -153,12 +158,14 @@ class Workbench:
                 lr=settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
+                fused=True,
             )
         return torch.optim.Adam(
             [self._parameters],
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
+            fused=True,
         )
 
     def _bind(self) -> list[Tensor]:
