@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from autofedavg.client import CaseScore, LocalData, Problem
-from autofedavg.engines.simulator import Hands, choose_hands
+from autofedavg.engines.simulator import Hands, choose_hands, is_heavy
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.segmentation import dice_loss, unet
 from autofedavg.workbench import Training
@@ -54,6 +54,9 @@ def measure(steps: int, repetitions: int) -> Section:
     sites: dict[str, LocalData] = {f"site-{k}": VolumeSite() for k in range(CLIENTS)}
     problem = Problem(lambda: unet(CHANNELS), dice_loss, sites)
     training = Training(iterations=steps, batch_size=BATCH)
+    default = words(
+        choose_hands(CLIENTS, "cpu", CORES, heavy=lambda: is_heavy(problem, training, Seeds(0)))
+    )
     with (
         simulated(problem, training, *DEALT) as dealt,
         simulated(problem, training, *SHARED) as shared,
@@ -62,7 +65,6 @@ def measure(steps: int, repetitions: int) -> Section:
     ):
         runs = {words(DEALT): dealt, words(SHARED): shared, words(THREADED): threaded}
         times = interleave(runs, repetitions)
-    default = words(choose_hands(K=CLIENTS, device="cpu", cores=CORES))
     best = min(runs, key=lambda name: statistics.median(times.all(name)))
     rows = [
         Row(f"{words(DEALT)} over {words(THREADED)}", ratio(times, DEALT, THREADED)),

@@ -63,7 +63,7 @@ def with_site(problem, name, kind, *arguments):
     [
         (16, "cpu", 2, False, (2, 1)),
         (3, "cpu", 2, False, (2, 1)),
-        (3, "cpu", 2, True, (1, 2)),
+        (3, "cpu", 2, True, (2, 1)),
         (2, "cpu", 2, True, (2, 1)),
         (3, "cpu", 16, False, (3, 1)),
         (3, "cpu", 16, True, (1, 16)),

@@ -49,7 +49,7 @@ def choose_hands(
     threads: int | None = None,
     heavy: Callable[[], bool] = lambda: False,
 ) -> Hands:
-    """One worker of one thread per core; for few clients with heavy steps, one of many threads.
+    """One worker of one thread per core; one of many threads if heavy clients leave cores idle.
 
     `threads` is chosen from K, the machine and the steps, never from `workers`: threads change
     the last bits of a convolution, and workers must not.
@@ -73,9 +73,8 @@ def choose_hands(
             raise ConfigError(f"{name} is {given}", where=name, remedy="use 1 or more")
     alone = device != "cpu" or not can_fork()
     if threads is None:
-        by_workers = math.ceil(K / min(K, cores))
-        by_threads = K / (cores * THREADS_PAY ** math.log2(cores))
-        threads = cores if alone or (by_threads < by_workers and heavy()) else 1
+        threads_worth = cores * THREADS_PAY ** math.log2(cores)
+        threads = cores if alone or (threads_worth > K and heavy()) else 1
     if workers is None:
         workers = 1 if alone or threads > 1 else min(K, cores)
     if workers > 1 and (alone or threads > 1):
