@@ -62,8 +62,8 @@ def with_site(problem, name, kind, *arguments):
     ("K", "device", "cores", "heavy", "expected"),
     [
         (16, "cpu", 2, False, (2, 1)),
-        (3, "cpu", 2, False, (2, 1)),
-        (3, "cpu", 2, True, (2, 1)),
+        (3, "cpu", 2, False, (3, 1)),
+        (3, "cpu", 2, True, (3, 1)),
         (2, "cpu", 2, True, (2, 1)),
         (3, "cpu", 16, False, (3, 1)),
         (3, "cpu", 16, True, (1, 16)),

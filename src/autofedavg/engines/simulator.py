@@ -49,7 +49,7 @@ def choose_hands(
     threads: int | None = None,
     heavy: Callable[[], bool] = lambda: False,
 ) -> Hands:
-    """One worker of one thread per core; one of many threads if heavy clients leave cores idle.
+    """Workers of one thread, as many as cores; one of many threads if heavy clients leave some idle.
 
     `threads` is chosen from K, the machine and the steps, never from `workers`: threads change
     the last bits of a convolution, and workers must not.
@@ -65,6 +65,8 @@ def choose_hands(
     Example:
         >>> choose_hands(K=16, device="cpu", cores=2)
         Hands(workers=2, threads=1)
+        >>> choose_hands(K=3, device="cpu", cores=2)
+        Hands(workers=3, threads=1)
         >>> choose_hands(K=3, device="cpu", cores=16, heavy=lambda: True)
         Hands(workers=1, threads=16)
     """
@@ -76,7 +78,10 @@ def choose_hands(
         threads_worth = cores * THREADS_PAY ** math.log2(cores)
         threads = cores if alone or (threads_worth > K and heavy()) else 1
     if workers is None:
-        workers = 1 if alone or threads > 1 else min(K, cores)
+        # Few clients that cannot be dealt out evenly get a worker each: the system shares the
+        # cores among three processes better than we could deal three clients to two.
+        uneven = K % cores != 0 and K < 4 * cores
+        workers = 1 if alone or threads > 1 else K if uneven else min(K, cores)
     if workers > 1 and (alone or threads > 1):
         raise ConfigError(
             f"{workers} workers cannot be used with {threads} threads on {device}",
