@@ -49,7 +49,7 @@ def choose_hands(
     threads: int | None = None,
     heavy: Callable[[], bool] = lambda: False,
 ) -> Hands:
-    """Workers of one thread, as many as cores; one of many threads if heavy clients leave some idle.
+    """Workers of one thread, one per core; one of many threads if heavy clients leave cores idle.
 
     `threads` is chosen from K, the machine and the steps, never from `workers`: threads change
     the last bits of a convolution, and workers must not.
@@ -80,7 +80,7 @@ def choose_hands(
     if workers is None:
         # Few clients that cannot be dealt out evenly get a worker each: the system shares the
         # cores among three processes better than we could deal three clients to two.
-        uneven = K % cores != 0 and K < 4 * cores
+        uneven = K % cores != 0 and 4 * cores > K
         workers = 1 if alone or threads > 1 else K if uneven else min(K, cores)
     if workers > 1 and (alone or threads > 1):
         raise ConfigError(
