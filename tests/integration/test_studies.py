@@ -63,6 +63,20 @@ def test_every_shipped_study_is_valid(path) -> None:
             row(task={"name": "synthetic", "extent": [5.0, 50.0, 50.0]}),
             "extent must be at least 20 mm",
         ),
+        (row(label=3), "label must be text, not 3"),
+        (row(training={"betas": [0.5, 1.5]}), "betas must lie between 0 and 1"),
+        (
+            row(task={"name": "synthetic", "pipeline": {"channels": [4]}}),
+            "channels needs at least two widths",
+        ),
+        (
+            row(task={"name": "synthetic", "pipeline": {"roi": [30, 32, 16]}}),
+            "every size of roi must be a multiple of 4 for 3 channels",
+        ),
+        (
+            row(task={"name": "synthetic", "pipeline": {"window": [5.0, 1.0]}}),
+            "window must rise",
+        ),
         (row(rouns=3), "rouns is not a setting of a run; did you mean rounds?"),
         (row(rounds=0), "rounds: input should be greater than or equal to 1"),
         (row(quorum=9), "quorum is 9, and there are 3 sites"),
