@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from autofedavg.client import CaseScore, LocalData, Problem
 from autofedavg.engines.simulator import Hands, choose_hands, is_heavy
 from autofedavg.seeds import Seeds
-from autofedavg.tasks.segmentation import dice_loss, unet
+from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.segmentation import loss, network
 from autofedavg.workbench import Training
 from bench.rounds import simulated
 from bench.table import Row, Section
 from bench.timing import Sample, Times, interleave
 
-CHANNELS = (16, 32, 64, 128, 256)
 CROP = (64, 64, 32)
+HOW = Pipeline(roi=CROP, channels=(16, 32, 64, 128, 256))
 BATCH = 2
 CLIENTS, CORES = 3, 2
 DEALT, THREADED, SHARED = Hands(2, 1), Hands(1, 2), Hands(3, 1)
@@ -52,7 +53,7 @@ class VolumeSite:
 def measure(steps: int, repetitions: int) -> Section:
     """The section: three clients on two cores, dealt out in all ways that make sense."""
     sites: dict[str, LocalData] = {f"site-{k}": VolumeSite() for k in range(CLIENTS)}
-    problem = Problem(lambda: unet(CHANNELS), dice_loss, sites)
+    problem = Problem(lambda: network(HOW), loss(HOW), sites)
     training = Training(iterations=steps, batch_size=BATCH)
     default = words(
         choose_hands(CLIENTS, "cpu", CORES, heavy=lambda: is_heavy(problem, training, Seeds(0)))

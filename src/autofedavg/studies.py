@@ -164,6 +164,7 @@ def _run_all(
             continue
         if (path / "config.toml").exists():  # what was begun goes on as it was begun
             config = parse_run(read_toml(path / "config.toml"), str(path))
+        config = config.resolved(observer.preparing)
         problem = _problem(problems, config.task, observer.preparing)
         observer.started(config, seed, index, len(wanted))
         _run_one(path, config, seed, machine, problem, observer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
@@ -14,7 +14,17 @@ Progress = Callable[[str, int, int], None]
 
 
 class Task(Settings):
-    """A frozen set of settings with one verb; subclasses add a `name` and override `problem`."""
+    """A frozen set of settings with one verb; subclasses add a `name` and override `problem`.
+
+    Attributes:
+        paths: names of settings that hold paths; in a study they begin at the study's folder.
+    """
+
+    paths: ClassVar[tuple[str, ...]] = ()
+
+    def resolved(self, progress: Progress | None = None) -> Self:
+        """A copy with every setting worked out that was left to the data."""
+        return self
 
     def problem(self, progress: Progress | None = None) -> Problem:
         """Prepares the data (once; kept in a cache) and returns what is to be learned.
@@ -43,3 +53,19 @@ class Task(Settings):
     def describe(self) -> dict[str, Any]:
         """What `environment.json` records of the data: cases per site, hash of the split."""
         raise NotImplementedError
+
+    def about(self) -> str:
+        """What data this is, where to get it, under which licence, and where to put it."""
+        return self.where()
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        """What is there, in lines for people.
+
+        Raises:
+            DataError: something is missing or unfit; everything is listed.
+        """
+        return [self.where()]
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Puts everything into the cache, so that runs begin at once."""
+        self.problem(progress)

@@ -11,10 +11,12 @@ import torch
 
 from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
-from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
+from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.places import cache_home
 from autofedavg.tasks.segmentation import SegmentationSite, dice
-from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, default_cache, scan
+from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, scan
 from autofedavg.workbench import Training
+from volumes import prepared, write_case
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -91,53 +93,16 @@ def test_a_generation_that_fails_leaves_nothing(tmp_path, monkeypatch) -> None:
 
 def test_cache_folder_follows_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("AUTOFEDAVG_CACHE", "/somewhere")
-    assert default_cache() == Path("/somewhere")
+    assert cache_home() == Path("/somewhere")
     monkeypatch.delenv("AUTOFEDAVG_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert default_cache() == Path("/cache/autofedavg")
-
-
-class Bright(torch.nn.Module):
-    """A network that calls what is bright foreground."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, image):
-        return torch.cat([torch.zeros_like(image), 40 * (image - 0.5)], dim=1)
-
-
-@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, -1)], ids=["RAS", "flipped"])
-def test_a_prediction_returns_to_the_original_grid(tmp_path, signs) -> None:
-    """Resampling, window, padding, sliding window and the way back keep a shape in its place."""
-    spacing = np.array([0.8, 1.3, 3.0])
-    place = np.stack(np.meshgrid(*[np.arange(n) for n in (50, 30, 14)], indexing="ij"), -1)
-    centre = np.array([12.0, 22.0, 30.0])
-    label = (np.linalg.norm((place * spacing - centre) / [6, 9, 8], axis=-1) < 1).astype(np.uint8)
-    affine = np.diag([*(spacing * signs), 1.0])
-    affine[:3, 3] = (-30, 12, 7)
-    paths = []
-    for name, volume in (("image", label.astype(np.float32) * 100), ("label", label)):
-        paths.append(tmp_path / f"{name}.nii.gz")
-        nibabel.save(nibabel.Nifti1Image(volume, affine), paths[-1])
-    how = Pipeline(
-        spacing=(1.0, 1.0, 2.0), window=(0.0, 100.0), roi=(24, 24, 16), overlap=0.5, channels=(4, 8)
-    )
-    cases = [Case(split, split, *paths) for split in ("train", "validation", "test")]
-    site = SegmentationSite("north", prepare_site("north", cases, how), how)
-    scores = {score.metric: score.value for score in site.score(Bright(), "validation")}
-    assert scores["dice"] > 0.93
-    assert scores["label_voxels"] == label.sum()
+    assert cache_home() == Path("/cache/autofedavg")
 
 
 def test_crops_are_balanced_between_foreground_and_background(tmp_path) -> None:
     label = np.zeros((40, 40, 16), np.uint8)
     label[:2, :2, :2] = 1
-    paths = tmp_path / "image.nii.gz", tmp_path / "label.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(label.astype(np.float32), np.eye(4)), paths[0])
-    nibabel.save(nibabel.Nifti1Image(label, np.eye(4)), paths[1])
-    cases = [Case(split, split, *paths) for split in ("train", "validation", "test")]
+    case = write_case(tmp_path, "corner", label.astype(np.float32), label)
     counts = {}
     for share in (0.0, 0.5, 1.0):
         how = Pipeline(
@@ -148,7 +113,7 @@ def test_crops_are_balanced_between_foreground_and_background(tmp_path) -> None:
             flip=0.0,
             channels=(4, 8),
         )
-        site = SegmentationSite("north", prepare_site("north", cases, how), how)
+        site = SegmentationSite("north", prepared(how, [case], tmp_path), how)
         random = np.random.RandomState(0)
         _, labels = site._batch("train", np.zeros(200, int), random, augment=True)
         counts[share] = int((labels.flatten(1).sum(1) > 0).sum())

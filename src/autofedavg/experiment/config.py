@@ -26,7 +26,7 @@ from autofedavg.experiment.validation import (
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
 from autofedavg.settings import Settings, origins, setting
-from autofedavg.task import Task
+from autofedavg.task import Progress, Task
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 
@@ -93,6 +93,11 @@ class RunConfig:
             *origins(self.method, "method."),
         ]
 
+    def resolved(self, progress: Progress | None = None) -> RunConfig:
+        """The row with what its task leaves to the data worked out."""
+        task = self.task.resolved(progress)
+        return RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+
     def values(self, *, given_only: bool = False) -> Values:
         """Every value, defaults written out; or only what the study itself gave."""
         return {
@@ -146,7 +151,7 @@ def read_study(
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
-    return parse_study(raw, path.name, overrides, seeds, only)
+    return parse_study(raw, path.name, overrides, seeds, only, path.parent)
 
 
 def parse_study(
@@ -155,8 +160,9 @@ def parse_study(
     overrides: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> Study:
-    """`read_study` for values that are already in memory."""
+    """`read_study` for values that are already in memory; their paths begin at `folder`."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
     head = table(raw, "study", where)
     refuse_unknown(head, {"name", "title", "seeds", "baseline"}, f"{where}: study")
@@ -173,7 +179,7 @@ def parse_study(
                 f"{row_name!r} is not a row", where=where, remedy=did_you_mean(row_name, names)
             )
     runs = [
-        _row(base, row, number, where, overrides)
+        _row(base, row, number, where, overrides, folder or Path())
         for number, (row, row_name) in enumerate(zip(rows, names, strict=True), 1)
         if not only or row_name in only
     ]
@@ -205,16 +211,28 @@ def to_toml(values: Values, comments: Mapping[str, str] | None = None) -> str:
     return "\n".join(_toml(values, "", comments or {})) + "\n"
 
 
-def _row(base: Values, row: Any, number: int, where: str, overrides: Sequence[str]) -> RunConfig:
+def _row(
+    base: Values, row: Any, number: int, where: str, overrides: Sequence[str], folder: Path
+) -> RunConfig:
     place = f"{where}: run {number}"
     if not isinstance(row, dict):
         raise ConfigError("a run must be a table", where=place, remedy="write [[run]] above it")
     values = merge(base, row)
     if isinstance(row.get("name"), str):
         place = f"{place} ({row['name']})"
+    _anchor(values, folder)
     for text in overrides:
         override(values, text)
     return _run(values, place)
+
+
+def _anchor(values: Values, folder: Path) -> None:
+    """Paths that a study writes begin at the study's folder, wherever it is run from."""
+    task = values.get("task")
+    if isinstance(task, dict) and task.get("name") in TASKS:
+        for name in TASKS[str(task["name"])].paths:
+            if isinstance(task.get(name), str) and task[name]:
+                task[name] = str((folder / task[name]).absolute())
 
 
 def _run(values: Values, place: str) -> RunConfig:

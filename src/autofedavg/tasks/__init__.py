@@ -2,4 +2,10 @@
 
 from autofedavg.registry import Registry
 
-TASKS = Registry("task", {"synthetic": "autofedavg.tasks.synthetic:Synthetic"})
+TASKS = Registry(
+    "task",
+    {
+        "datalist": "autofedavg.tasks.datalist:Datalist",
+        "synthetic": "autofedavg.tasks.synthetic:Synthetic",
+    },
+)

@@ -1,214 +1,206 @@
-"""From image files to what a client holds in memory: the deterministic steps, with their checks.
+"""One case from its files to arrays: the deterministic steps, with their checks.
 
-load -> RAS -> common spacing -> window -> pad. A file that cannot be used is told with all others.
+read -> RAS -> common spacing -> crop to the body -> normalise. No randomness, so it is done once.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import model_validator
-from torch import Tensor
 
 from autofedavg.errors import DataError
-from autofedavg.settings import Settings, setting
-from autofedavg.task import Progress
+from autofedavg.tasks.files import ROUNDING, Scan, offset, read, read_label
+from autofedavg.tasks.pipeline import Pipeline
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
     warnings.simplefilter("ignore")
-    from monai.transforms import (
-        Compose,
-        EnsureChannelFirstd,
-        LoadImaged,
-        Orientationd,
-        ScaleIntensityRanged,
-        Spacingd,
-        SpatialPadd,
-    )
-    from monai.transforms.utils import map_binary_to_indices
+    from monai.data import MetaTensor
+    from monai.transforms import Orientation, Spacing
+
+Classes = Mapping[str, tuple[int, ...]]
+BINARY: Classes = {"foreground": (1,)}
 
 
 class Case(NamedTuple):
-    """One patient's volume and its label, as files."""
+    """One image and its label, as files.
+
+    Attributes:
+        case: its name, unique at its site.
+        split: train, validation, test or holdout.
+        image: one file (or DICOM folder) per group of channels.
+        label: the file with the classes.
+        patient: whose it is; the case itself when empty.
+    """
 
     case: str
     split: str
-    image: Path
+    image: tuple[Path, ...]
     label: Path
-
-
-class Pipeline(Settings):
-    """How volumes become batches, and predictions become scores."""
-
-    spacing: tuple[float, float, float] = setting(
-        (0.8, 0.8, 5.0), origin="paper Sec. 4.2.1", help="common voxel spacing in mm"
-    )
-    window: tuple[float, float] = setting(
-        (-1000.0, 500.0),
-        origin="derived from the same group's lesion model",
-        help="intensities mapped to [0, 1], clipped",
-    )
-    roi: tuple[int, int, int] = setting(
-        (256, 256, 32), origin="paper Sec. 4.2.1", help="size of training crops and of the window"
-    )
-    overlap: float = setting(
-        0.75,
-        origin="paper Sec. 4.2.1 (stride 64, 64, 8)",
-        help="overlap of sliding windows",
-        ge=0,
-        lt=1,
-    )
-    foreground: float = setting(
-        0.5,
-        origin="derived from the paper's source (1:1)",
-        help="share of crops centred on foreground",
-        ge=0,
-        le=1,
-    )
-    flip: float = setting(
-        0.1,
-        origin="derived from the same group's lesion model",
-        help="chance to flip an axis",
-        ge=0,
-        le=1,
-    )
-    shift: float = setting(
-        0.1,
-        origin="derived from the same group's lesion model",
-        help="largest intensity shift",
-        ge=0,
-    )
-    channels: tuple[int, ...] = setting(
-        (16, 32, 64, 128, 256),
-        origin="ours: the paper is silent",
-        help="U-Net widths, top to bottom",
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Pipeline:
-        halvings = 2 ** (len(self.channels) - 1)
-        if len(self.channels) < 2:
-            raise ValueError("channels needs at least two widths")
-        if any(size % halvings for size in self.roi):
-            raise ValueError(
-                f"every size of roi must be a multiple of {halvings} for {len(self.channels)} "
-                f"channels, not {self.roi}"
-            )
-        if min(self.spacing) <= 0 or self.window[0] >= self.window[1]:
-            raise ValueError("spacing must be above 0, and window must rise")
-        return self
+    patient: str = ""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A case after its deterministic steps."""
+class Arrays:
+    """A case after its deterministic steps.
 
-    case: str
-    image: Tensor
-    label: Tensor
-    foreground: np.ndarray
-    background: np.ndarray
-    affine: Tensor
-    original: Tensor
-    original_affine: Tensor
+    Attributes:
+        image: (C, *size) float16.
+        label: (*size,) uint8, 0 for background and 1.. in the order of the classes.
+        affine: (4, 4) of the prepared grid; voxels are the unit where space is unknown.
+        original: the label on its own grid; None when that is the prepared grid.
+        original_affine: (4, 4) of that grid.
+    """
+
+    image: np.ndarray
+    label: np.ndarray
+    affine: np.ndarray
+    original: np.ndarray | None
+    original_affine: np.ndarray
 
 
-def prepare_site(
-    site: str,
-    cases: Sequence[Case],
-    how: Pipeline,
-    progress: Progress | None = None,
-) -> dict[str, list[Prepared]]:
-    """Reads and prepares all cases of a site, by split.
+def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
+    """Reads and checks image and label; the label's values become 1.. in the classes' order.
 
     Raises:
-        DataError: no case of a split, or files that do not fit; all are listed.
+        DataError: something is wrong with a file, or the two do not fit.
     """
-    for split in ("train", "validation", "test"):
-        if not any(case.split == split for case in cases):
-            raise DataError(
-                f"no {split} case",
-                where=f"site {site}",
-                remedy=f"give this site at least one {split} case, or leave it out",
-            )
-    chain = _chain(how)
-    ready: dict[str, list[Prepared]] = {"train": [], "validation": [], "test": [], "holdout": []}
-    wrong = []
-    for done, case in enumerate(cases):
-        try:
-            ready[case.split].append(_prepare(case, chain))
-        except DataError as error:
-            wrong.append(str(error))
-        if progress:
-            progress(f"preparing {site}", done + 1, len(cases))
-    if wrong:
+    image, label = read(case.image), read_label(case.label)
+    if image.grid != label.grid:
         raise DataError(
-            f"{len(wrong)} of {len(cases)} cases cannot be used:\n  " + "\n  ".join(wrong),
-            where=f"site {site}",
-            remedy="mend or remove them",
-        )
-    return ready
-
-
-def _chain(how: Pipeline) -> Compose:
-    both = ["image", "label"]
-    return Compose(
-        [
-            Orientationd(both, axcodes="RAS", labels=None),
-            Spacingd(both, pixdim=how.spacing, mode=("bilinear", "nearest")),
-            ScaleIntensityRanged(
-                "image", a_min=how.window[0], a_max=how.window[1], b_min=0, b_max=1, clip=True
-            ),
-            SpatialPadd(both, spatial_size=how.roi),
-        ]
-    )
-
-
-_load = Compose(
-    [LoadImaged(["image", "label"], image_only=True), EnsureChannelFirstd(["image", "label"])]
-)
-
-
-def _prepare(case: Case, chain: Compose) -> Prepared:
-    for path in (case.image, case.label):
-        if not path.is_file():
-            raise DataError("no such file", where=str(path))
-    try:
-        loaded = _load({"image": case.image, "label": case.label})
-    except Exception as error:
-        raise DataError(
-            f"cannot be read ({str(error).splitlines()[0]})", where=f"{case.image} and its label"
-        ) from error
-    image, label = loaded["image"], loaded["label"]
-    if image.shape != label.shape:
-        raise DataError(
-            f"its grid is {tuple(label.shape[1:])}, the image's {tuple(image.shape[1:])}",
+            f"its grid is {_grid(label.grid)}, the image's {_grid(image.grid)}",
             where=str(case.label),
         )
-    if not torch.allclose(image.affine, label.affine, atol=1e-3):
-        raise DataError("it lies elsewhere in space than its image", where=str(case.label))
-    if not bool(torch.isfinite(image).all()):
-        raise DataError("it holds numbers that are not finite", where=str(case.image))
-    values = set(torch.unique(label).tolist())
-    if not values <= {0.0, 1.0}:
-        raise DataError(f"its values are {sorted(values)}, expected 0 and 1", where=str(case.label))
-    original, original_affine = label.as_tensor().to(torch.uint8).clone(), image.affine
-    done = chain({"image": image, "label": label})
-    foreground, background = map_binary_to_indices(done["label"].as_tensor())
-    return Prepared(
-        case.case,
-        done["image"].as_tensor().contiguous(),
-        done["label"].as_tensor().to(torch.uint8).contiguous(),
-        foreground,
-        background,
-        done["image"].affine,
-        original,
-        original_affine,
+    apart = offset(image.affine, label.affine, image.grid)
+    if apart > ROUNDING:
+        raise DataError(
+            f"it lies elsewhere in space than its image: {apart:.2g} voxels apart",
+            where=str(case.label),
+        )
+    named = str(case.image[0])
+    if not np.isfinite(image.values).all():
+        raise DataError("it holds numbers that are not finite", where=named)
+    flat = [k for k, channel in enumerate(image.values) if channel.min() == channel.max()]
+    if flat:
+        which = f"channel {flat[0]} has" if len(image.values) > 1 else "it has"
+        raise DataError(f"{which} one and the same value everywhere", where=named)
+    return image, _numbered(label.values[0], classes, case.label)
+
+
+def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
+    """All deterministic steps.
+
+    Raises:
+        DataError: as `load`, or the image does not fit the pipeline.
+    """
+    scan, label = load(case, classes)
+    if len(scan.grid) != how.axes:
+        raise DataError(
+            f"it has {len(scan.grid)} axes, the pipeline's roi {how.axes}", where=str(case.image[0])
+        )
+    if how.spacing != "keep" and scan.affine is None:
+        raise DataError(
+            "its voxel spacing is unknown, so it cannot be resampled",
+            where=str(case.image[0]),
+            remedy="set task.pipeline.spacing = 'keep', or write the spacing into the file",
+        )
+    values, small = scan.values.astype(np.float32), label
+    before = after = np.eye(4) if scan.affine is None else scan.affine
+    if scan.affine is not None:
+        values, small, after = _regrid(values, label, after, how)
+    if how.crop:
+        values, small, after = _cropped(values, small, after, how)
+    still = how.axes == 2 or offset(before, after, label.shape) < 1e-6
+    return Arrays(
+        normalised(values, how).astype(np.float16),
+        np.ascontiguousarray(small),
+        after,
+        None if still and small.shape == label.shape else label,
+        before,
     )
+
+
+def normalised(values: np.ndarray, how: Pipeline) -> np.ndarray:
+    """Intensities as the network sees them, channel by channel."""
+    return np.stack([_normalise(channel, how) for channel in values])
+
+
+def _normalise(channel: np.ndarray, how: Pipeline) -> np.ndarray:
+    if how.normalise == "window":
+        low, high = how.window
+    else:
+        inside = channel[channel != 0]  # scanners write 0 around the head or body
+        inside = inside if inside.size > 0.01 * channel.size else channel
+        if how.normalise == "zscore":
+            spread = max(float(inside.std(dtype=np.float64)), 1e-6)
+            centred = (channel - float(inside.mean(dtype=np.float64))) / spread
+            return np.clip(centred, -5, 5).astype(np.float32)
+        low, high = (float(v) for v in np.percentile(inside, (0.5, 99.5)))
+    scaled = (channel - low) / max(high - low, 1e-6)
+    return np.clip(scaled, 0, 1).astype(np.float32)
+
+
+def _regrid(
+    values: np.ndarray, label: np.ndarray, affine: np.ndarray, how: Pipeline
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Axes nearest to right, anterior, superior; then the common spacing."""
+    done = []
+    for array, mode in ((values, "bilinear"), (label[None], "nearest")):
+        tensor = MetaTensor(torch.from_numpy(array), affine=torch.from_numpy(affine))
+        tensor = Orientation(axcodes="RAS", labels=None)(tensor)
+        if how.spacing != "keep":
+            tensor = Spacing(pixdim=how.spacing, mode=mode, dtype=torch.float32)(tensor)
+        done.append(tensor)
+    image, small = done
+    return (
+        image.as_tensor().numpy(),
+        small.as_tensor().numpy()[0].astype(np.uint8),
+        image.affine.numpy().astype(np.float64),
+    )
+
+
+def _cropped(
+    values: np.ndarray, label: np.ndarray, affine: np.ndarray, how: Pipeline
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The smallest box with everything above the window, or other than zero."""
+    empty = how.window[0] if how.normalise == "window" else 0.0
+    above = values > empty if how.normalise == "window" else values != empty
+    full = np.asarray(above.any(axis=0))
+    box = []
+    for axis in range(full.ndim):
+        found = np.flatnonzero(full.any(axis=tuple(a for a in range(full.ndim) if a != axis)))
+        box.append(slice(found[0], found[-1] + 1) if len(found) else slice(None))
+    moved = affine.copy()
+    moved[:3, 3] += affine[:3, :3] @ np.array([float(part.start or 0) for part in box])
+    return values[(slice(None), *box)], label[tuple(box)], moved
+
+
+def _numbered(label: np.ndarray, classes: Classes, path: Path) -> np.ndarray:
+    """Values of the file -> 0, 1, .. as the classes are listed."""
+    number = {value: k for k, values in enumerate(classes.values(), 1) for value in values}
+    found = np.unique(label)
+    strange = [int(value) for value in found if value != 0 and int(value) not in number]
+    if strange:
+        listed = ", ".join(f"{name} {list(values)}" for name, values in classes.items())
+        raise DataError(
+            f"it holds {_few(strange)}, which the class list does not have (0 is background; "
+            f"{listed})",
+            where=str(path),
+            remedy="mend the label, or add the values to task.classes",
+        )
+    numbers = np.array([number.get(int(value), 0) for value in found], dtype=np.uint8)
+    return numbers[np.searchsorted(found, label)]
+
+
+def _few(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values[:5])) + (", ..." if len(values) > 5 else "")
+
+
+def _grid(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))

@@ -1,58 +1,68 @@
-"""Segmentation of medical volumes with MONAI: the chain every image task goes through.
+"""Segmentation with MONAI: what every image task trains and is scored by.
 
-load -> RAS -> common spacing -> window -> pad | crops balanced between foreground and background,
-flips, intensity shift | U-Net, Dice loss | sliding window -> probabilities back on the original
-grid -> Dice per case. Deterministic steps run once per case and stay in memory.
+Crops balanced between the classes and background, flips, intensity shift | U-Net, Dice loss |
+sliding window -> probabilities back on the file's own grid -> Dice per case and class.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from autofedavg.client import CaseScore
 from autofedavg.seeds import Purpose, Seeds
-from autofedavg.tasks.preparation import Pipeline, Prepared
-from autofedavg.workbench import Training
+from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.prefetch import ahead
+from autofedavg.tasks.prepared import Prepared
+from autofedavg.workbench import Loss, Training
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
     warnings.simplefilter("ignore")
     from monai.data import MetaTensor
     from monai.inferers import SlidingWindowInferer
-    from monai.losses import DiceLoss
-    from monai.networks.nets import UNet
-    from monai.transforms import (
-        SpatialResample,
-    )
-    from monai.transforms.utils import generate_pos_neg_label_crop_centers
+    from monai.losses import DiceCELoss, DiceLoss
+    from monai.networks.nets import BasicUNet, UNet
+    from monai.transforms import SpatialResample
+
+Batch = tuple[Tensor, Tensor]
+TRIES = 20  # draws of a background voxel before a crop is centred anywhere
 
 
-def unet(channels: Sequence[int]) -> nn.Module:
-    """The 3D U-Net: two output channels (background, foreground), instance norm."""
-    network: nn.Module = UNet(
-        spatial_dims=3,
-        in_channels=1,
-        out_channels=2,
-        channels=tuple(channels),
-        strides=(2,) * (len(channels) - 1),
-    )
-    return network
+def network(how: Pipeline, channels: int = 1, classes: int = 1) -> nn.Module:
+    """The network of a pipeline: background and one output per class; instance norm."""
+    common = {"spatial_dims": how.axes, "in_channels": channels, "out_channels": classes + 1}
+    made: nn.Module
+    if how.network == "basic-unet":
+        made = BasicUNet(**common, features=how.channels)
+    else:
+        made = UNet(
+            **common,
+            channels=how.channels,
+            strides=how.shrinking,
+            num_res_units=how.residual_units,
+        )
+    return made
 
 
-_dice = DiceLoss(to_onehot_y=True, softmax=True, squared_pred=True, include_background=False)
+def loss(how: Pipeline) -> Loss:
+    """The loss of a pipeline: (network, (image, label)) -> scalar."""
+    options = {"to_onehot_y": True, "softmax": True, "squared_pred": True}
+    kind = DiceLoss if how.loss == "dice" else DiceCELoss
+    return partial(_loss, kind(include_background=False, **options))
 
 
-def dice_loss(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Dice loss with squared denominators (V-Net's), foreground only."""
+def _loss(criterion: Callable[[Tensor, Tensor], Tensor], net: nn.Module, batch: Batch) -> Tensor:
     image, label = batch
-    device = next(network.parameters()).device
-    loss: Tensor = _dice(network(image.to(device)).float(), label.to(device))
-    return loss
+    device = next(net.parameters()).device
+    return criterion(net(image.to(device)).float(), label.to(device))
 
 
 def dice(prediction: Tensor, label: Tensor) -> float:
@@ -62,10 +72,24 @@ def dice(prediction: Tensor, label: Tensor) -> float:
 
 
 class SegmentationSite:
-    """One site's cases as a client sees them."""
+    """One site's cases as a client sees them.
 
-    def __init__(self, site: str, cases: Mapping[str, Sequence[Prepared]], how: Pipeline) -> None:
-        self.site, self._cases, self._how = site, cases, how
+    Args:
+        site: its name.
+        cases: its prepared cases by split.
+        how: the pipeline.
+        classes: the names of the classes; a single one needs no name in the scores.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        cases: Mapping[str, Sequence[Prepared]],
+        how: Pipeline,
+        classes: Sequence[str] = ("foreground",),
+    ) -> None:
+        self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
+        self._ahead = 0 if all(c.held for part in cases.values() for c in part) else 2
         self._infer = SlidingWindowInferer(
             how.roi, sw_batch_size=8, overlap=how.overlap, mode="gaussian"
         )
@@ -76,12 +100,22 @@ class SegmentationSite:
     def cases(self) -> Mapping[str, int]:
         return {split: len(cases) for split, cases in self._cases.items()}
 
-    def train_batches(
-        self, seeds: Seeds, t: int, training: Training
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        for step, picks in enumerate(self._picks(seeds, t, training)):
+    def settle(self, device: torch.device) -> None:
+        """Moves the cases held in memory to the network's device."""
+        if device.type != "cpu":
+            for part in self._cases.values():
+                for case in part:
+                    case.settle(device)
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
+        def make(step: int, picks: np.ndarray) -> Batch:
             random = seeds.numpy(self.site, Purpose.TRANSFORMS, t, step)
-            yield self._batch("train", picks, random, augment=True)
+            return self._batch("train", picks, random, augment=True)
+
+        jobs = (
+            partial(make, step, picks) for step, picks in enumerate(self._picks(seeds, t, training))
+        )
+        return ahead(jobs, self._ahead)
 
     def weight_batch(
         self, seeds: Seeds, t: int, s: int, split: str, batch_size: int
@@ -92,25 +126,48 @@ class SegmentationSite:
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores = []
-        for case in self._cases[split]:
-            mask = self.predict(network, case)
-            label = case.original.bool()
-            scores.append(CaseScore(case.case, "dice", dice(mask, label)))
-            scores.append(CaseScore(case.case, "label_voxels", float(label.sum())))
+        jobs = (partial(_whole, case) for case in self._cases[split])
+        for case, (image, original) in zip(
+            self._cases[split], ahead(jobs, min(1, self._ahead)), strict=True
+        ):
+            found = self.predict(network, case, image)
+            values = []
+            for number, name in enumerate(self._classes, 1):
+                values.append(dice(found == number, original == number))
+                if len(self._classes) > 1:
+                    scores.append(CaseScore(case.case, f"dice:{name}", values[-1]))
+            scores.append(CaseScore(case.case, "dice", math.fsum(values) / len(values)))
+            scores.append(CaseScore(case.case, "label_voxels", float((original > 0).sum())))
         return scores
 
-    def predict(self, network: nn.Module, case: Prepared) -> Tensor:
-        """The predicted mask on the case's original grid."""
+    def predict(self, network: nn.Module, case: Prepared, image: Tensor | None = None) -> Tensor:
+        """The predicted class of every voxel of the file's own grid, uint8."""
         device = next(network.parameters()).device
-        logits = self._infer(case.image[None].to(device), network)
-        chance = torch.softmax(logits[0].float(), dim=0)[1:].cpu()
+        whole = case.image() if image is None else image
+        short = [max(0, roi - size) for roi, size in zip(self._how.roi, case.size, strict=True)]
+        sides = [side for lack in reversed(short) for side in (0, lack)]
+        padded = pad(whole.to(device), sides, value=case.low)
+        logits = self._infer(padded[None], network)[0]
+        logits = logits[(slice(None), *(slice(size) for size in case.size))]
+        if not case.moved:
+            classes: Tensor = logits.argmax(dim=0).to(torch.uint8).cpu()
+            return classes
+        return self._back(torch.softmax(logits.float(), dim=0).cpu(), case)
+
+    def _back(self, chance: Tensor, case: Prepared) -> Tensor:
+        """Probabilities on the prepared grid -> classes on the file's; outside is background."""
+        affine = case.affine
+        if self._how.crop:
+            chance = pad(chance, (1, 1) * 3)
+            chance[0] += (chance.sum(dim=0) == 0).to(chance)
+            affine[:3, 3] -= affine[:3, :3].sum(axis=1)
         back = self._resample(
-            MetaTensor(chance, affine=case.affine),
-            dst_affine=case.original_affine,
-            spatial_size=case.original.shape[1:],
+            MetaTensor(chance, affine=torch.from_numpy(affine)),
+            dst_affine=torch.from_numpy(case.original_affine),
+            spatial_size=case.original().shape,
         )
-        mask: Tensor = back.as_tensor() > 0.5
-        return mask
+        found: Tensor = back.as_tensor().argmax(dim=0).to(torch.uint8)
+        return found
 
     def _picks(self, seeds: Seeds, t: int, training: Training) -> Iterator[np.ndarray]:
         """Which cases each batch of a round holds: random ones, or whole passes in random order."""
@@ -124,37 +181,46 @@ class SegmentationSite:
 
     def _batch(
         self, split: str, picks: np.ndarray, random: np.random.RandomState, augment: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Batch:
         cases = self._cases[split]
         crops = [self._crop(cases[pick], random, augment) for pick in picks]
         images, labels = zip(*crops, strict=True)
         return torch.stack(images), torch.stack(labels)
 
-    def _crop(
-        self, case: Prepared, random: np.random.RandomState, augment: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _crop(self, case: Prepared, random: np.random.RandomState, augment: bool) -> Batch:
         how = self._how
-        (centre,) = generate_pos_neg_label_crop_centers(
-            how.roi,
-            1,
-            how.foreground,
-            case.label.shape[1:],
-            case.foreground,
-            case.background,
-            random,
-        )
-        box = (
-            slice(None),
-            *(
-                slice(int(c) - r // 2, int(c) - r // 2 + r)
-                for c, r in zip(centre, how.roi, strict=True)
-            ),
-        )
-        image, label = case.image[box], case.label[box]
+        centre = self._centre(case, random)
+        box, short = [], []
+        for middle, roi, size in zip(centre, how.roi, case.size, strict=True):
+            start = min(max(middle - roi // 2, 0), max(size - roi, 0))
+            box.append(slice(start, start + roi))
+            short.append(max(0, roi - size))
+        image, label = case.crop(tuple(box))
+        if any(short):
+            sides = [side for lack in reversed(short) for side in (lack // 2, lack - lack // 2)]
+            image, label = pad(image, sides, value=case.low), pad(label, sides)
         if augment:
-            axes = [axis for axis in (1, 2, 3) if random.random_sample() < how.flip]
+            axes = [axis for axis in range(1, how.axes + 1) if random.random_sample() < how.flip]
             if axes:
                 image, label = image.flip(axes), label.flip(axes)
             if random.random_sample() < 0.5:
                 image = image + random.uniform(-how.shift, how.shift)
         return image, label
+
+    def _centre(self, case: Prepared, random: np.random.RandomState) -> tuple[int, ...]:
+        """A voxel of some class, every class as likely as the others, or one of background."""
+        if random.random_sample() < self._how.foreground:
+            known = [found for found in case.centres() if len(found)]
+            if known:
+                found = known[random.randint(len(known))]
+                voxel = int(found[random.randint(len(found))])
+                return tuple(int(n) for n in np.unravel_index(voxel, case.size))
+        for _ in range(TRIES):
+            anywhere = tuple(int(random.randint(size)) for size in case.size)
+            if case.is_background(anywhere):
+                break
+        return anywhere
+
+
+def _whole(case: Prepared) -> tuple[Tensor, Tensor]:
+    return case.image(), case.original()

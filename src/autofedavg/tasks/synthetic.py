@@ -28,8 +28,11 @@ from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
-from autofedavg.tasks.preparation import Case, Pipeline, prepare_site
-from autofedavg.tasks.segmentation import SegmentationSite, dice_loss, unet
+from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.places import cache_home
+from autofedavg.tasks.preparation import Case
+from autofedavg.tasks.prepared import Store
+from autofedavg.tasks.segmentation import SegmentationSite, loss, network
 
 VERSION = 1  # part of the cache's name: raise it whenever the same seed gives other volumes
 
@@ -142,26 +145,33 @@ class Synthetic(Task):
 
     def problem(self, progress: Progress | None = None) -> Problem:
         folder = self._generate(progress)
-        sites: dict[str, LocalData] = {}
-        for site, parts in self.split().items():
-            cases = [
-                Case(case, split, folder / f"{case}_image.nii.gz", folder / f"{case}_label.nii.gz")
+        wanted = {
+            site: [
+                Case(
+                    case,
+                    split,
+                    (folder / f"{case}_image.nii.gz",),
+                    folder / f"{case}_label.nii.gz",
+                )
                 for split, ids in parts.items()
                 for case in ids
             ]
-            prepared = prepare_site(site, cases, self.pipeline, progress)
-            sites[site] = SegmentationSite(site, prepared, self.pipeline)
-        return Problem(self.network, dice_loss, sites)
+            for site, parts in self.split().items()
+        }
+        prepared = Store(self.pipeline, cache=self.cache).sites(wanted, progress)
+        sites: dict[str, LocalData] = {
+            site: SegmentationSite(site, cases, self.pipeline) for site, cases in prepared.items()
+        }
+        return Problem(self.network, loss(self.pipeline), sites)
 
     def network(self) -> nn.Module:
-        return unet(self.pipeline.channels)
+        return network(self.pipeline)
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))
         cases = sum(len(ids) for parts in self.split().values() for ids in parts.values())
-        # float32 image, uint8 label, one int64 index per voxel for the crops' centres, and the
-        # original label.
-        return int(cases * voxels * (4 + 1 + 8 + 2))
+        # float16 image, uint8 label, and the label on its own grid.
+        return int(cases * voxels * (2 + 1 + 2))
 
     def where(self) -> str:
         folder = self.folder()
@@ -172,7 +182,7 @@ class Synthetic(Task):
         looks = json.dumps({name: asdict(h) for name, h in HOSPITALS.items()}, sort_keys=True)
         key = f"{VERSION}-{self.seed}-{self.extent}-{self.scale}-{looks}"
         name = "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
-        return (Path(self.cache) if self.cache else default_cache()) / name
+        return (Path(self.cache) if self.cache else cache_home()) / name
 
     def _generate(self, progress: Progress | None) -> Path:
         """The folder with the volumes; made once, complete or not at all."""
@@ -210,12 +220,6 @@ class Synthetic(Task):
             nib.save(nib.Nifti1Image(label, affine), folder / f"{case}_label.nii.gz")
             if progress:
                 progress("generating volumes", done + 1, len(wanted))
-
-
-def default_cache() -> Path:
-    """Where generated data is kept: AUTOFEDAVG_CACHE, or the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("AUTOFEDAVG_CACHE") or Path(home) / "autofedavg")
 
 
 def scan(

@@ -1,0 +1,209 @@
+"""Settings that a study leaves open, worked out from the fingerprint of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import ValidationError, model_validator
+
+from autofedavg.errors import ConfigError
+from autofedavg.settings import Settings, setting
+from autofedavg.tasks.fingerprint import Fingerprint
+from autofedavg.tasks.pipeline import BASIC_UNET, Network, Normalise, Pipeline
+
+Auto = Literal["auto"]
+AIR = -500.0  # darkest values below this, in most images: Hounsfield units
+MOST_VOXELS = {2: 256 * 256, 3: 96 * 96 * 96}
+WIDEST = 256
+
+
+class OpenPipeline(Settings):
+    """`Pipeline` with settings that may be left to the data: 'auto'."""
+
+    spacing: tuple[float, ...] | Literal["keep"] | Auto = setting(
+        "auto",
+        origin="derived from the data: the median; 'keep' where a spacing is unknown",
+        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
+    )
+    normalise: Normalise | Auto = setting(
+        "auto",
+        origin="derived from the data: window for CT and bytes of colour, zscore otherwise",
+        help="intensities by a fixed window, by each image's percentiles, or to mean 0, spread 1",
+    )
+    window: tuple[float, float] | Auto = setting(
+        "auto",
+        origin="derived from the data: 0.5 to 99.5 percent of intensities under the labels of CT",
+        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+    )
+    crop: bool = setting(
+        False, origin="ours", help="cut away what is empty around the body before anything else"
+    )
+    roi: tuple[int, ...] | Auto = setting(
+        "auto",
+        origin="derived from the data: the median size, as far as memory allows",
+        help="size of training crops and of the window",
+    )
+    overlap: float = setting(0.5, origin="ours", help="overlap of sliding windows", ge=0, lt=1)
+    foreground: float = setting(
+        0.5,
+        origin="derived from the paper's source (1:1)",
+        help="share of crops centred on foreground",
+        ge=0,
+        le=1,
+    )
+    flip: float = setting(
+        0.1,
+        origin="derived from the same group's lesion model",
+        help="chance to flip an axis",
+        ge=0,
+        le=1,
+    )
+    shift: float = setting(
+        0.1,
+        origin="derived from the same group's lesion model",
+        help="largest intensity shift",
+        ge=0,
+    )
+    loss: Literal["dice", "dice-ce"] = setting(
+        "dice-ce",
+        origin="ours: Dice alone learns nothing from crops without foreground",
+        help="Dice with squared denominators, or that plus cross entropy",
+    )
+    network: Network = setting(
+        "unet", origin="ours: the paper is silent", help="MONAI's UNet or BasicUNet"
+    )
+    channels: tuple[int, ...] | Auto = setting(
+        "auto",
+        origin="derived from the data: 16 (3D) or 32 (2D), doubled at every level",
+        help="widths of the network, top to bottom",
+    )
+    strides: tuple[tuple[int, ...], ...] | Auto = setting(
+        "auto",
+        origin="derived from the data: long axes first, as slices are thicker than pixels",
+        help="how much the unet shrinks each axis from one width to the next",
+    )
+    residual_units: int = setting(
+        0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
+    )
+
+    def settled(self) -> bool:
+        """Whether nothing is left to the data."""
+        return "auto" not in self.model_dump().values()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> OpenPipeline:
+        if self.settled():
+            try:
+                self.pipeline()
+            except ConfigError as error:
+                raise ValueError(error.what) from error
+        return self
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline, once nothing is left to the data.
+
+        Raises:
+            ConfigError: its settings do not fit together.
+        """
+        try:
+            return Pipeline.model_validate(self.model_dump())
+        except ValidationError as error:
+            said = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigError(said, where="task.pipeline", remedy="change what is set") from error
+
+    def settle(self, seen: Fingerprint) -> OpenPipeline:
+        """A copy with everything that was left open worked out from the data."""
+        spacing = self.spacing
+        if spacing == "auto":
+            known = seen.spacing() if seen.axes == 3 else None
+            spacing = "keep" if known is None else known
+        size = _median_size(seen, spacing)
+        strides = self.strides
+        levels = None if self.channels == "auto" else len(self.channels) - 1
+        if self.network == "basic-unet":
+            strides, levels = (), 4
+        steps = strides if isinstance(strides, tuple) and strides else None
+        base = size if self.roi == "auto" else self.roi
+        if steps is None:
+            steps = _steps(base, levels, both=self.network == "basic-unet")
+        normalise, window = self._intensities(seen)
+        roi = self.roi if self.roi != "auto" else _roi(size, steps)
+        first = 16 if seen.axes == 3 else 32
+        channels = self.channels
+        if channels == "auto":
+            channels = tuple(min(first * 2**k, WIDEST) for k in range(len(steps) + 1))
+            channels = BASIC_UNET if self.network == "basic-unet" else channels
+        found = {
+            "spacing": spacing,
+            "normalise": normalise,
+            "window": window,
+            "roi": roi,
+            "channels": channels,
+            "strides": () if self.network == "basic-unet" else steps,
+        }
+        return filled(self, found)
+
+    def _intensities(self, seen: Fingerprint) -> tuple[Normalise, tuple[float, float]]:
+        """How to normalise: CT has fixed units, colour pictures a fixed range, nothing else has."""
+        cases = seen.cases
+        darkest = float(np.median([case.percentiles[0][0] for case in cases]))
+        ct = seen.axes == 3 and seen.channels == 1 and darkest < AIR
+        bytes_of_colour = seen.axes == 2 and all(case.eight_bit for case in cases)
+        normalise = self.normalise
+        if normalise == "auto":
+            normalise = "window" if ct or bytes_of_colour else "zscore"
+        window = self.window
+        if window == "auto":
+            window = (0.0, 255.0)
+            if not bytes_of_colour:
+                under = [v for c in cases for f in c.foreground for v in f]
+                every = under or [v for c in cases for p in c.percentiles for v in p]
+                low, high = (round(float(v), 3) for v in np.percentile(every, (0.5, 99.5)))
+                window = (low, max(high, low + 1e-3))
+        return normalise, window
+
+
+def filled(settings: OpenPipeline, found: Mapping[str, object]) -> OpenPipeline:
+    """A copy with values worked out; they keep the origin of their default."""
+    changed = {key: value for key, value in found.items() if getattr(settings, key) != value}
+    copy = settings.model_copy(update=changed)
+    copy.__pydantic_fields_set__.difference_update(changed)
+    return copy
+
+
+def _median_size(seen: Fingerprint, spacing: object) -> tuple[int, ...]:
+    """The median number of voxels along each axis, once the spacing is common."""
+    grids = np.array([case.grid for case in seen.cases], dtype=float)
+    if isinstance(spacing, tuple):
+        own = np.array([case.spacing for case in seen.cases], dtype=float)
+        grids = grids * own / np.array(spacing)
+    return tuple(max(1, int(n)) for n in np.round(np.median(grids, axis=0)))
+
+
+def _steps(size: tuple[int, ...], levels: int | None, *, both: bool) -> tuple[tuple[int, ...], ...]:
+    """Strides level by level: an axis is halved unless it is much shorter than the longest."""
+    left = [float(n) for n in size]
+    steps: list[tuple[int, ...]] = []
+    while len(steps) < (4 if levels is None else levels):
+        longest = max(left)
+        step = tuple(2 if both or (n > longest / 2 and n >= 8) else 1 for n in left)
+        if levels is None and max(step) == 1:
+            break
+        steps.append(step)
+        left = [n / s for n, s in zip(left, step, strict=True)]
+    return tuple(steps) or ((2,) * len(size),)
+
+
+def _roi(size: tuple[int, ...], steps: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The median size cut down until a crop is small enough, in steps the network can halve."""
+    times = np.prod(np.array(steps), axis=0)
+    roi = [max(int(t), int(np.ceil(n / t) * t)) for n, t in zip(size, times, strict=True)]
+    while np.prod(roi) > MOST_VOXELS[len(size)]:
+        large = [r if r > t else 0 for r, t in zip(roi, times, strict=True)]
+        if not any(large):
+            break
+        axis = int(np.argmax(large))
+        roi[axis] -= int(times[axis])
+    return tuple(roi)

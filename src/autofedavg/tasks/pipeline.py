@@ -1,0 +1,148 @@
+"""The settings of segmentation: from files to batches, and from predictions to scores."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from autofedavg.settings import Settings, setting
+
+Normalise = Literal["window", "percentiles", "zscore"]
+Network = Literal["unet", "basic-unet"]
+UNET = (16, 32, 64, 128, 256)
+BASIC_UNET = (32, 32, 64, 128, 256, 32)
+
+
+class Pipeline(Settings):
+    """How images become batches, and predictions become scores; two or three axes."""
+
+    spacing: tuple[float, ...] | Literal["keep"] = setting(
+        (0.8, 0.8, 5.0),
+        origin="paper Sec. 4.2.1",
+        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
+    )
+    normalise: Normalise = setting(
+        "window",
+        origin="derived from the same group's lesion model",
+        help="intensities by a fixed window, by each image's percentiles, or to mean 0, spread 1",
+    )
+    window: tuple[float, float] = setting(
+        (-1000.0, 500.0),
+        origin="derived from the same group's lesion model",
+        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+    )
+    crop: bool = setting(
+        False, origin="ours", help="cut away what is empty around the body before anything else"
+    )
+    roi: tuple[int, ...] = setting(
+        (256, 256, 32), origin="paper Sec. 4.2.1", help="size of training crops and of the window"
+    )
+    overlap: float = setting(
+        0.75,
+        origin="paper Sec. 4.2.1 (stride 64, 64, 8)",
+        help="overlap of sliding windows",
+        ge=0,
+        lt=1,
+    )
+    foreground: float = setting(
+        0.5,
+        origin="derived from the paper's source (1:1)",
+        help="share of crops centred on foreground",
+        ge=0,
+        le=1,
+    )
+    flip: float = setting(
+        0.1,
+        origin="derived from the same group's lesion model",
+        help="chance to flip an axis",
+        ge=0,
+        le=1,
+    )
+    shift: float = setting(
+        0.1,
+        origin="derived from the same group's lesion model",
+        help="largest intensity shift",
+        ge=0,
+    )
+    loss: Literal["dice", "dice-ce"] = setting(
+        "dice",
+        origin="paper Sec. 4.2.1",
+        help="Dice with squared denominators, or that plus cross entropy",
+    )
+    network: Network = setting(
+        "unet", origin="ours: the paper is silent", help="MONAI's UNet or BasicUNet"
+    )
+    channels: tuple[int, ...] = setting(
+        lambda known: BASIC_UNET if known.get("network") == "basic-unet" else UNET,
+        origin="ours: the paper is silent; derived from MONAI's challenge baseline for basic-unet",
+        help="widths of the network, top to bottom",
+    )
+    strides: tuple[tuple[int, ...], ...] = setting(
+        (),
+        origin="ours: the paper is silent",
+        help="how much the unet shrinks each axis from one width to the next; 2 when empty",
+    )
+    residual_units: int = setting(
+        0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
+    )
+
+    @property
+    def axes(self) -> int:
+        """Two or three."""
+        return len(self.roi)
+
+    @property
+    def shrinking(self) -> tuple[tuple[int, ...], ...]:
+        """The strides, written out."""
+        levels = 4 if self.network == "basic-unet" else len(self.channels) - 1
+        return self.strides or ((2,) * self.axes,) * levels
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Pipeline:
+        if self.axes not in (2, 3):
+            raise ValueError(f"roi must have two or three sizes, not {self.axes}")
+        if self.spacing != "keep" and (len(self.spacing) != self.axes or min(self.spacing) <= 0):
+            raise ValueError(f"spacing must have {self.axes} sizes above 0, like roi, or be 'keep'")
+        if self.axes == 2 and (self.spacing != "keep" or self.crop):
+            raise ValueError("flat images have no spacing: set spacing = 'keep' and crop = false")
+        if self.window[0] >= self.window[1]:
+            raise ValueError("window must rise")
+        self._check_network()
+        for axis, size in enumerate(self.roi):
+            times = 1
+            for stride in self.shrinking:
+                times *= stride[axis]
+            if size % times:
+                raise ValueError(
+                    f"every size of roi must be a multiple of what the network shrinks it by: "
+                    f"{size} is not a multiple of {times}"
+                )
+        return self
+
+    def _check_network(self) -> None:
+        if self.network == "basic-unet":
+            if len(self.channels) != 6 or self.strides or self.residual_units:
+                raise ValueError(
+                    "basic-unet takes six channels, and neither strides nor residual units"
+                )
+            return
+        if len(self.channels) < 2 or min(self.channels) < 1:
+            raise ValueError("channels needs at least two widths above 0")
+        if len(self.shrinking) != len(self.channels) - 1 or any(
+            len(stride) != self.axes or min(stride) < 1 for stride in self.shrinking
+        ):
+            raise ValueError(
+                f"strides needs {len(self.channels) - 1} entries of {self.axes} numbers from 1"
+            )
+
+    def chain(self) -> dict[str, Any]:
+        """What the prepared files depend on: two pipelines that agree here share a cache."""
+        window = list(self.window) if self.normalise == "window" else None
+        spacing = self.spacing if self.spacing == "keep" else list(self.spacing)
+        return {
+            "spacing": spacing,
+            "normalise": self.normalise,
+            "window": window,
+            "crop": self.crop,
+        }

@@ -1,0 +1,191 @@
+"""Who is trained on, who selects and who tests: splits given, by fold, or drawn by patient."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autofedavg.errors import DataError
+from autofedavg.seeds import Purpose, Seeds
+from autofedavg.tasks.listing import Entry, Listing
+
+Split = dict[str, dict[str, str]]  # site -> case -> train, validation or test
+THREE = ("train", "validation", "test")
+
+
+def splits_of(
+    listing: Listing, fold: int, shares: Sequence[float], seed: int, holdout: float
+) -> Split:
+    """The split of every case of a list.
+
+    Args:
+        listing: the data list.
+        fold: the fold that is tested, the next one validates; -1 when folds are not used.
+        shares: of train, validation and test, where splits are drawn.
+        seed: of the draw.
+        holdout: share of each site's training patients set aside.
+
+    Raises:
+        DataError: a site cannot be split, or a patient stands in two splits.
+    """
+    if fold >= 0:
+        found = _by_fold(listing, fold)
+    else:
+        found = {
+            site: {entry.case: entry.split for entry in entries}
+            for site, entries in listing.sites().items()
+        }
+        _refuse_some(listing, found)
+        if any(not split for cases in found.values() for split in cases.values()):
+            found |= _drawn(listing, found, shares, seed)
+    _refuse_shared_patients(listing, found)
+    return _set_aside(listing, found, holdout, seed) if holdout else found
+
+
+def split_digest(splits: Mapping[str, Mapping[str, str]]) -> str:
+    """A digest of who is in which split."""
+    return hashlib.sha256(json.dumps(splits, sort_keys=True).encode()).hexdigest()
+
+
+def split_file(listing: Listing, seed: int) -> Path:
+    """Where drawn splits are kept, beside the list."""
+    return listing.path.with_name(f"{listing.path.stem}.split-{seed}.json")
+
+
+def _by_fold(listing: Listing, fold: int) -> Split:
+    without = [f"{e.site}/{e.case}" for e in listing.entries if e.fold is None]
+    if without:
+        raise DataError(
+            f"{len(without)} cases have no fold, e.g. {without[0]}",
+            where=str(listing.path),
+            remedy="give every case a fold, or set task.fold = -1",
+        )
+    count = max(entry.fold or 0 for entry in listing.entries) + 1
+    if count < 3 or fold >= count:
+        raise DataError(
+            f"fold {fold} is asked for, and the list has {count}",
+            where=str(listing.path),
+            remedy="use at least three folds: one tests, one validates, the others train",
+        )
+    role = {fold: "test", (fold + 1) % count: "validation"}
+    return {
+        site: {entry.case: role.get(entry.fold or 0, "train") for entry in entries}
+        for site, entries in listing.sites().items()
+    }
+
+
+def _refuse_some(listing: Listing, found: Split) -> None:
+    for site, cases in found.items():
+        if any(cases.values()) and not all(cases.values()):
+            case = next(case for case, split in cases.items() if not split)
+            raise DataError(
+                f"some cases of site {site} have a split and others, e.g. {case}, have none",
+                where=str(listing.path),
+                remedy="give all cases of a site a split, or none",
+            )
+
+
+def _drawn(listing: Listing, found: Split, shares: Sequence[float], seed: int) -> Split:
+    """Draws the splits of sites that have none; kept beside the list, and taken from there."""
+    path = split_file(listing, seed)
+    open_sites = {s: es for s, es in listing.sites().items() if not any(found[s].values())}
+    if path.exists():
+        return _kept(path, open_sites)
+    drawn = {site: _draw(site, entries, shares, seed) for site, entries in open_sites.items()}
+    content = {"list": listing.path.name, "seed": seed, "shares": list(shares), "sites": drawn}
+    try:
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"the splits cannot be saved: {error.strerror}",
+            where=str(path),
+            remedy="make the folder writable, or give the list a column `split`",
+        ) from error
+    return drawn
+
+
+def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]]) -> Split:
+    try:
+        kept: Split = json.loads(path.read_text(encoding="utf-8"))["sites"]
+        listed = {(site, case) for site, cases in kept.items() for case in cases}
+        strange = {s for cases in kept.values() for s in cases.values()} - set(THREE)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"cannot be read ({type(error).__name__}: {error})",
+            where=str(path),
+            remedy="remove it to draw the splits anew",
+        ) from error
+    wanted = {(site, entry.case) for site, entries in open_sites.items() for entry in entries}
+    if listed != wanted or strange:
+        raise DataError(
+            f"it does not fit the list: {len(wanted - listed)} cases of the list are not in it, "
+            f"{len(listed - wanted)} of its cases are not in the list",
+            where=str(path),
+            remedy="remove it to draw the splits anew, or write the new cases into it",
+        )
+    return kept
+
+
+def _draw(
+    site: str, entries: Sequence[Entry], shares: Sequence[float], seed: int
+) -> dict[str, str]:
+    patients = sorted({entry.patient for entry in entries})
+    if len(patients) < 3:
+        raise DataError(
+            f"it has {len(patients)} patient{'s' * (len(patients) != 1)}, and three splits "
+            "need at least three",
+            where=f"site {site}",
+            remedy="leave the site out, or join it to another",
+        )
+    order = Seeds(seed).numpy(site, Purpose.SPLIT).permutation(len(patients))
+    total = sum(shares)
+    sizes = [max(1, round(len(patients) * share / total)) for share in shares[1:]]
+    while sum(sizes) >= len(patients):
+        sizes[sizes.index(max(sizes))] -= 1
+    roles = ["validation"] * sizes[0] + ["test"] * sizes[1]
+    roles += ["train"] * (len(patients) - len(roles))
+    role = {patients[index]: roles[place] for place, index in enumerate(order)}
+    return {entry.case: role[entry.patient] for entry in entries}
+
+
+def _refuse_shared_patients(listing: Listing, found: Split) -> None:
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    wrong = []
+    for entry in listing.entries:
+        split = found[entry.site][entry.case]
+        case, before = seen.setdefault((entry.site, entry.patient), (entry.case, split))
+        if before != split:
+            wrong.append(
+                f"patient {entry.patient} of {entry.site}: {case} is in {before}, "
+                f"{entry.case} in {split}"
+            )
+    if wrong:
+        raise DataError(
+            "a patient stands in two splits, so the test would leak:\n  " + "\n  ".join(wrong),
+            where=str(listing.path),
+            remedy="keep all cases of a patient in one split",
+        )
+
+
+def _set_aside(listing: Listing, found: Split, holdout: float, seed: int) -> Split:
+    """Moves a share of each site's training patients to the holdout split."""
+    moved = {}
+    for site, entries in listing.sites().items():
+        cases = dict(found[site])
+        training = sorted({e.patient for e in entries if cases[e.case] == "train"})
+        count = max(1, round(len(training) * holdout))
+        if count >= len(training):
+            raise DataError(
+                f"it has {len(training)} training patients, and {count} would be set aside",
+                where=f"site {site}",
+                remedy="lower task.holdout",
+            )
+        draw = Seeds(seed).numpy(site, Purpose.SPLIT, 1).permutation(len(training))[:count]
+        aside = {training[index] for index in draw}
+        for entry in entries:
+            if entry.patient in aside:
+                cases[entry.case] = "holdout"
+        moved[site] = cases
+    return moved
