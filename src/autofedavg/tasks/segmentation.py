@@ -76,6 +76,9 @@ class SegmentationSite:
     def cases(self) -> Mapping[str, int]:
         return {split: len(cases) for split, cases in self._cases.items()}
 
+    def settle(self, device: torch.device) -> None:
+        """Volumes stay where they are: only crops travel."""
+
     def train_batches(
         self, seeds: Seeds, t: int, training: Training
     ) -> Iterator[tuple[Tensor, Tensor]]:
