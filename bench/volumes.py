@@ -35,6 +35,9 @@ class VolumeSite:
     def cases(self) -> Mapping[str, int]:
         return dict.fromkeys(("train", "validation", "test"), BATCH)
 
+    def settle(self, device: torch.device) -> None:
+        """The batch stays where it is."""
+
     def train_batches(
         self, seeds: Seeds, t: int, training: Training
     ) -> Iterator[tuple[Tensor, Tensor]]:

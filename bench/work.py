@@ -64,6 +64,9 @@ class TensorSite:
     def cases(self) -> Mapping[str, int]:
         return dict.fromkeys(("train", "validation", "test"), len(self._cases[0]))
 
+    def settle(self, device: torch.device) -> None:
+        """The tensors stay where they are."""
+
     def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Images]:
         random = seeds.generator(self._site, Purpose.TRAIN_BATCHES, t)
         for part in torch.randperm(len(self._cases[0]), generator=random).split(

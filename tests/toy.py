@@ -60,6 +60,12 @@ class ToySite:
     def cases(self):
         return {split: len(x) for split, (x, _) in self.splits.items()}
 
+    def settle(self, device):
+        self.device = device
+
+    def class_counts(self):
+        return torch.bincount(self.splits["train"][1], minlength=3).tolist()
+
     def train_batches(self, seeds, t, training):
         generator = seeds.generator(self.name, Purpose.TRAIN_BATCHES, t)
         for _ in range(training.iterations):
@@ -124,6 +130,9 @@ class PointSite:
 
     def cases(self):
         return {"train": self.n, "validation": 1, "test": 1}
+
+    def settle(self, device):
+        pass
 
     def train_batches(self, seeds, t, training):
         return iter([float64(self.train)] * training.iterations)

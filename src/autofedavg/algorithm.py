@@ -66,6 +66,8 @@ class Round:
     w_k: Bank | None = None  # a view of the engine's memory: good until the next round
     losses: dict[str, float] = field(default_factory=dict)
     learned: bool = False
+    together: bool = False  # the bank is one predictor: the mean of its members' softmax outputs
+    memory: dict[str, Tensor] = field(default_factory=dict)  # what else the method goes on from
 
 
 def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Round]:

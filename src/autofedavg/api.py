@@ -17,7 +17,8 @@ from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.experiment.config import to_toml
-from autofedavg.experiment.run import Seen, run
+from autofedavg.experiment.models import load_network
+from autofedavg.experiment.run import KINDS, Seen, Select, check_run, run
 from autofedavg.experiment.store import RunFolder, read_json
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.method import Method
@@ -32,7 +33,8 @@ class Result:
     """What `federate` returns.
 
     Attributes:
-        network: the network with the best global model in it; None for local-only.
+        network: the network with the tested global model in it, in the form it grew to or as an
+            `Ensemble` where the method makes one; None for local-only.
         alpha: the last aggregation weights by site; lists per layer for layer-wise weights.
         rounds: one record a round, as in rounds.jsonl.
         summary: the columns of the paper's tables.
@@ -54,6 +56,7 @@ def federate(
     rounds: int = 10,
     training: Training | None = None,
     seed: int = 0,
+    select: Select = "best",
     out: Path | str | None = None,
     machine: Machine | None = None,
     watch: Callable[[Seen], None] | None = None,
@@ -69,6 +72,8 @@ def federate(
         rounds: T.
         training: how clients train; one pass over the loader with Adam by default.
         seed: of the run.
+        select: which models are tested: "best" on the validation loaders, or those after the "last"
+            round; then a site needs no validation loader.
         out: a run folder to write; goes on with it if it is there. None keeps nothing.
         machine: where to compute.
         watch: told of every round.
@@ -84,9 +89,10 @@ def federate(
         )
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
     problem = Problem(network, loss, data, METRIC)
+    check_run(chosen, rounds, select, network(), problem.roster())
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
-        config = to_toml(_described(folder.path.name, chosen, rounds, how, sorted(sites)))
+        config = to_toml(_described(folder.path.name, chosen, rounds, select, how, sorted(sites)))
         known = (folder.path / "config.toml").exists()
         if known and read_toml(folder.path / "config.toml") != tomllib.loads(config):
             raise RunError(
@@ -108,25 +114,29 @@ def federate(
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
                 w0, layout = problem.initial(Seeds(seed))
-                run(chosen, rounds, federation, w0, layout, METRIC, folder, watch)
+                run(chosen, rounds, federation, w0, layout, METRIC, folder, watch, select)
         lines = folder.rounds()
-        trained = None
-        if (folder.path / "checkpoints" / "best-global.json").exists():
-            trained = network()
-            trained.load_state_dict(folder.load("best-global").tensors)
+        tested = f"{KINDS[select]}-global"
+        trained = load_network(folder, tested, network()) if folder.has(tested) else None
         alpha = lines[-1]["alpha"] or []
         weights = dict(zip(sorted(sites), alpha, strict=False))
         return Result(trained, weights, lines, summarise(folder.scores(), METRIC))
 
 
 def _described(
-    name: str, method: Method, rounds: int, training: Training, sites: Sequence[str]
+    name: str,
+    method: Method,
+    rounds: int,
+    select: Select,
+    training: Training,
+    sites: Sequence[str],
 ) -> dict[str, Any]:
     """The run's settings in the shape of a study's row, so that `report` can read the folder."""
     return {
         "name": name,
         "label": name,
         "rounds": rounds,
+        "select": select,
         "task": {"name": LOADERS, "sites": list(sites)},
         "training": training.model_dump(),
         "method": method.model_dump(),

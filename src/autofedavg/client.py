@@ -1,4 +1,4 @@
-"""One institution, engine-free: it answers five kinds of request from its own data.
+"""One institution, engine-free: it answers six kinds of request from its own data.
 
 An answer is a function of the request, this site's data and what the shelf holds; randomness comes
 from (seed, site, purpose, round, step). So a request may be repeated, on any engine, and a client
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from autofedavg import algorithm
 from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.ensemble import Ensemble
 from autofedavg.errors import AutoFedAvgError, DataError
+from autofedavg.forms import form_of
 from autofedavg.notes import Note, Site, arrays_of, model_of
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.workbench import Batch, Loss, Training, Workbench
@@ -33,7 +35,14 @@ class CaseScore(NamedTuple):
 
 
 class LocalData(Protocol):
-    """What a client needs to know of its own data; made by a task, or by you."""
+    """What a client needs to know of its own data; made by a task, or by you.
+
+    A site of labelled images may also have `class_counts() -> Sequence[int] | None`, the number of
+    its training cases per class: FedMA weighs the classifier with them.
+    """
+
+    def settle(self, device: torch.device) -> None:
+        """Told once where the network is; may move its data there."""
 
     def cases(self) -> Mapping[str, int]:
         """The number of cases per split: train, validation, test (and holdout)."""
@@ -128,6 +137,7 @@ class Client:
     ) -> None:
         self.site, self.data, self.workbench = site, data, workbench
         self.seeds, self.shelf = seeds, shelf
+        data.settle(workbench.device)
 
     def answer(self, verb: str, note: Note) -> Note:
         """Answers one request of the port."""
@@ -137,24 +147,33 @@ class Client:
             "update_beta": self.update_beta,
             "evaluate": self.evaluate,
             "validate_local": self.validate_local,
+            "class_counts": self.class_counts,
         }
         if verb not in verbs:
             raise AutoFedAvgError(f"unknown request {verb!r}", where=f"client {self.site}")
         return verbs[verb](note)
 
     def local_train(self, note: Note) -> Note:
-        t = int(note.facts["t"])
+        how = note.facts
+        t = int(how["t"])
+        form = form_of(how.get("form"))
         training = self.workbench.training
+        if "rate" in how or "passes" in how or "weight_decay" in how:
+            training = training.changed(
+                how.get("rate", 1.0), how.get("passes", 1), how.get("weight_decay")
+            )
+        workbench = self.workbench.variant(form, training)
+        start = self._drawn(workbench) if how.get("fresh") else model_of(note.arrays)
         with self._seeded(Purpose.NETWORK, t):
             model, losses = algorithm.local_train(
-                self.workbench,
-                model_of(note.arrays),
+                workbench,
+                start,
                 self.data.train_batches(self.seeds, t, training),
-                training.rate(t, int(note.facts["T"])),
-                float(note.facts.get("mu", 0.0)),
+                training.rate(t, int(how["T"])),
+                float(how.get("mu", 0.0)),
             )
         loss = self._checked(losses, f"local_train, round {t}")
-        kept = self.shelf.keep_own(model)
+        kept = self.shelf.keep_own(replace(model, form=form) if form else model)
         return Note(arrays_of(kept), {"loss": loss})
 
     def share_models(self, note: Note) -> Note:
@@ -185,7 +204,13 @@ class Client:
         return Note({"theta": theta}, {"loss": value})
 
     def evaluate(self, note: Note) -> Note:
-        scores = self._score(model_of(note.arrays), note.facts["split"])
+        form = form_of(note.facts.get("form"))
+        w: Model | Bank
+        if members := note.facts.get("sites"):
+            w = Bank.gather({name: model_of(note.arrays, name, form) for name in members})
+        else:
+            w = model_of(note.arrays, form=form)
+        scores = self._score(w, note.facts["split"])
         return Note({}, {"scores": [list(score) for score in scores]})
 
     def validate_local(self, note: Note) -> Note:
@@ -201,14 +226,33 @@ class Client:
             )
         return Note({}, {"score": sum(values) / len(values)})
 
-    def _score(self, model: Model, split: str) -> list[CaseScore]:
-        self.workbench.load(model)
-        self.workbench.network.eval()
+    def class_counts(self, note: Note) -> Note:
+        count = getattr(self.data, "class_counts", None)
+        counted = count() if count is not None else None
+        return Note({}, {"classes": None if counted is None else [int(n) for n in counted]})
+
+    def _score(self, w: Model | Bank, split: str) -> list[CaseScore]:
+        workbench = self.workbench.variant(w.form)
+        network = workbench.network
+        if isinstance(w, Model):
+            workbench.load(w)
+        else:
+            here = Bank(w.sites, w.values.to(workbench.device), w.counters.to(workbench.device))
+            network = Ensemble(
+                network, [workbench.layout.state_dict(here[site]) for site in here.sites]
+            )
+        network.eval()
         with torch.no_grad():
-            scores = self.data.score(self.workbench.network, split)
+            scores = self.data.score(network, split)
         if not scores:
             raise DataError(f"no {split} case to score", where=f"site {self.site}")
         return scores
+
+    def _drawn(self, workbench: Workbench) -> Model:
+        """Initial weights of this site's own."""
+        with global_seed(self.seeds.number(self.site, Purpose.INIT), workbench.device):
+            workbench.renew()
+        return workbench.model()
 
     def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""

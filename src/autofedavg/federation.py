@@ -1,8 +1,8 @@
 """The port: all that a server may ask of K clients, over any engine.
 
-Six members (`sites`, `local_train`, `share_models`, `update_beta`, `evaluate`, `validate_local`)
-are written once over a thin transport, the `Fleet`. An engine supplies only `roster` and `ask`.
-Bytes and seconds are counted here, and answers are checked here.
+Seven members (`sites`, `local_train`, `share_models`, `update_beta`, `evaluate`, `validate_local`,
+`class_counts`) are written once over a thin transport, the `Fleet`. An engine supplies only
+`roster` and `ask`. Bytes and seconds are counted here, and answers are checked here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from autofedavg.notes import (
     Site,
     Traffic,
     arrays_of,
+    bag_of,
+    facts_of,
     model_of,
     total_bytes,
 )
+from autofedavg.seeds import Seeds
 
 
 class Federation:
@@ -38,6 +41,7 @@ class Federation:
         fleet: the engine's transport.
         quorum: how many clients must answer a call; None or 0 for all of them.
         within: seconds a call may take; no limit by default.
+        seeds: the run's random streams, for what the server itself draws.
 
     Note:
         With a quorum below K the method goes on over those that answered (architecture, part 4);
@@ -45,9 +49,14 @@ class Federation:
     """
 
     def __init__(
-        self, fleet: Fleet, *, quorum: int | None = None, within: float | None = None
+        self,
+        fleet: Fleet,
+        *,
+        quorum: int | None = None,
+        within: float | None = None,
+        seeds: Seeds = Seeds(0),  # noqa: B008 - frozen
     ) -> None:
-        self.fleet = fleet
+        self.fleet, self.seeds = fleet, seeds
         self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
@@ -71,19 +80,27 @@ class Federation:
         Args:
             t: the round.
             w: the model to start from.
-            **how: plain values for the clients (`T`, the last round; `mu`, FedProx's pull).
+            **how: plain values for the clients: `T`, the last round; `mu`, FedProx's pull;
+                `fresh`, to start from initial weights of its own instead of w; `rate` and
+                `passes`, factors on the step size and the length; `weight_decay`.
 
         Returns:
             The bank of the w_k of those that answered, and their mean training losses.
         """
         rows = {name: model_for(w, name) for name in self.names}
+        facts = {"t": t, **facts_of(w), **how}
+        fresh = bool(how.get("fresh"))
         answers = self._ask(
-            "local_train", t, {k: Note(arrays_of(w_k), {"t": t, **how}) for k, w_k in rows.items()}
+            "local_train",
+            t,
+            {k: Note({} if fresh else arrays_of(w_k), facts) for k, w_k in rows.items()},
         )
         like = rows[self.names[0]]
         for name, answer in answers.items():
             self._check_model(name, t, answer, like)
-        bank = Bank.gather({name: model_of(answer.arrays) for name, answer in answers.items()})
+        bank = Bank.gather(
+            {name: model_of(answer.arrays, form=w.form) for name, answer in answers.items()}
+        )
         self._check_finite(t, bank)
         return bank, self._numbers("local_train", t, answers, "loss")
 
@@ -139,8 +156,8 @@ class Federation:
                 )
         return stepped
 
-    def evaluate(self, w: Model, split: str) -> Scores:
-        """Scores one model on every client's cases of a split.
+    def evaluate(self, w: Model | Bank, split: str) -> Scores:
+        """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
         Raises:
             FederationError: the test split is asked for before training is over.
@@ -152,7 +169,11 @@ class Federation:
                 call="evaluate",
                 remedy="use the validation split to choose a model",
             )
-        note = Note(arrays_of(w), {"split": split})
+        facts = {"split": split, **facts_of(w)}
+        if isinstance(w, Model):
+            note = Note(arrays_of(w), facts)
+        else:
+            note = Note(bag_of(w), {**facts, "sites": list(w.sites)})
         answers = self._ask("evaluate", None, dict.fromkeys(self.names, note))
         rows = []
         for name, answer in answers.items():
@@ -171,6 +192,11 @@ class Federation:
         note = Note({}, {"t": t, "metric": metric})
         answers = self._ask("validate_local", t, dict.fromkeys(w_k.sites, note))
         return self._numbers("validate_local", t, answers, "score")
+
+    def class_counts(self, t: int) -> dict[str, list[int] | None]:
+        """Training cases per class of every client; None where a client does not know them."""
+        answers = self._ask("class_counts", t, dict.fromkeys(self.names, Note({}, {"t": t})))
+        return {name: answer.facts.get("classes") for name, answer in answers.items()}
 
     def take_account(self) -> dict[str, Traffic]:
         """Calls, seconds and bytes per call since the last time this was asked."""
@@ -224,12 +250,7 @@ class Federation:
         """The models client `name` needs: the others', or all of them."""
         assert self._shared is not None  # noqa: S101 - both callers set or checked it
         digest, bank = self._shared
-        arrays = {
-            f"{kind}/{site}": array
-            for site in bank.sites
-            if whole or site != name
-            for kind, array in arrays_of(bank[site]).items()
-        }
+        arrays = bag_of(bank, without=None if whole else name)
         return Note(arrays, {"t": t, "sites": list(bank.sites), "digest": digest})
 
     def _check_model(self, name: str, t: int, answer: Note, like: Model) -> None:

@@ -25,7 +25,8 @@ class LoaderSite:
 
     Attributes:
         train: batches to train on.
-        validation: batches to choose models on and, by default, to learn the weights on.
+        validation: batches to choose models on and, by default, to learn the weights on; may be
+            None where the models after the last round are the ones that are tested.
         test: batches for the final numbers; the validation ones again when None.
         holdout: batches for `learn_on = "holdout"`.
 
@@ -34,15 +35,19 @@ class LoaderSite:
     """
 
     train: DataLoader[Any]
-    validation: DataLoader[Any]
+    validation: DataLoader[Any] | None = None
     test: DataLoader[Any] | None = None
     holdout: DataLoader[Any] | None = None
 
     def loaders(self) -> dict[str, DataLoader[Any]]:
         """The loaders by split."""
-        test = self.validation if self.test is None else self.test
-        every = {"train": self.train, "validation": self.validation, "test": test}
-        return every if self.holdout is None else {**every, "holdout": self.holdout}
+        every = {
+            "train": self.train,
+            "validation": self.validation,
+            "test": self.validation if self.test is None else self.test,
+            "holdout": self.holdout,
+        }
+        return {split: loader for split, loader in every.items() if loader is not None}
 
 
 class LoaderData:
@@ -57,6 +62,12 @@ class LoaderData:
     def __init__(self, name: str, site: LoaderSite, score: Score) -> None:
         self._name, self._loaders, self._score = name, site.loaders(), score
         self._own_test = site.test is not None
+        if "test" not in self._loaders:
+            raise DataError(
+                "there is neither a validation nor a test loader",
+                where=f"site {name}",
+                remedy="add validation=, or test= and select = 'last'",
+            )
         for split, loader in self._loaders.items():
             if len(loader) == 0:
                 raise DataError(
@@ -71,6 +82,9 @@ class LoaderData:
             s: loader for s, loader in self._loaders.items() if s != "test" or self._own_test
         }
         return {split: len(loader.dataset) for split, loader in counted.items()}  # type: ignore[arg-type]
+
+    def settle(self, device: torch.device) -> None:
+        """Loaders are left as they are: the loss moves what they give."""
 
     def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
         loader = self._loaders["train"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Layout
+from autofedavg.averaging import Bank, Layout, Model, model_for
 from autofedavg.errors import ConfigError
 from autofedavg.federation import Federation
 from autofedavg.settings import Settings
@@ -24,17 +24,29 @@ class Method(Settings):
 
     @property
     def has_global_model(self) -> bool:
-        """Whether the server averages, and so validates, a global model."""
+        """Whether there is one predictor for all sites, which the server validates."""
         return True
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether every client must answer every call, whatever the quorum."""
+        return False
 
     def check(self, sites: int) -> None:
         """Refuses a federation this method cannot work with."""
         if sites < 1:
             raise ConfigError("there is no site", where="method", remedy="add a site")
 
+    def check_network(self, network: nn.Module, T: int) -> None:
+        """Refuses a network, or a number of rounds for it, this method cannot work with."""
+
     def extra_traffic(self, sites: int) -> float:
         """Bytes over those of FedAvg, as a ratio."""
         return 0.0
+
+    def models_validated(self, sites: int, layers: int) -> float:
+        """Models that are sent to every client to validate a round, on average over the rounds."""
+        return 1.0 if self.has_global_model else 0.0
 
     def begin(self, federation: Federation, start: Round) -> Round:
         """The state round 1 starts from, given w^0."""
@@ -56,3 +68,36 @@ def size_weights(federation: Federation) -> Tensor:
 def even_weights(federation: Federation) -> Tensor:
     """alpha_k = 1 / K."""
     return torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
+
+
+def own_models(federation: Federation, w: Model | Bank) -> Bank:
+    """A bank that gives every client the model it goes on from."""
+    return Bank.gather({name: model_for(w, name) for name in federation.names})
+
+
+def train_alone(
+    federation: Federation, T: int, start: Round, *, fresh: bool = False, together: bool = False
+) -> Iterator[Round]:
+    """w_k^t = LocalTrain(k, w_k^{t-1}): nothing is averaged.
+
+    Args:
+        federation: the clients.
+        T: the last round.
+        start: the state to go on from; its w is a bank.
+        fresh: whether round 1 starts from initial weights of each client's own.
+        together: whether the bank is one predictor.
+    """
+    w = start.w
+    for t in range(start.t + 1, T + 1):
+        how = {"fresh": True} if fresh and t == 1 else {}
+        w_k, losses = federation.local_train(t, w, T=T, **how)
+        w = w_k if len(w_k.sites) == federation.K else _with_absent(federation, w_k, w)
+        yield Round(t, w, w_k=w_k, losses=losses, together=together)
+
+
+def _with_absent(federation: Federation, w_k: Bank, before: Model | Bank) -> Bank:
+    """All K models: a client that sat out a round goes on later from what it had."""
+    rows = {
+        name: model_for(w_k if name in w_k.sites else before, name) for name in federation.names
+    }
+    return Bank.gather(rows)

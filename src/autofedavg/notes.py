@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-from autofedavg.averaging import Model
+from autofedavg.averaging import Bank, Model
+from autofedavg.forms import Form
+from autofedavg.layouts import no_counters
 
 Facts = dict[str, Any]
 
@@ -102,12 +103,27 @@ def arrays_of(model: Model) -> dict[str, Tensor]:
     return {"values": model.values, **({} if empty else {"counters": model.counters})}
 
 
-def model_of(arrays: Mapping[str, Tensor], site: str = "") -> Model:
+def bag_of(bank: Bank, without: str | None = None) -> dict[str, Tensor]:
+    """All models of a bank, but one site's where it is named, as the arrays of a note."""
+    return {
+        f"{kind}/{site}": array
+        for site in bank.sites
+        if site != without
+        for kind, array in arrays_of(bank[site]).items()
+    }
+
+
+def facts_of(w: Model | Bank) -> Facts:
+    """What must be said with a model: its form, where it is not the task's own."""
+    return {} if w.form is None else {"form": w.form.note()}
+
+
+def model_of(arrays: Mapping[str, Tensor], site: str = "", form: Form | None = None) -> Model:
     """The model in a note's arrays; with `site`, that site's model in a bag of models."""
     tail = f"/{site}" if site else ""
     values = arrays[f"values{tail}"]
-    none = torch.empty(0, dtype=torch.int64, device=values.device)
-    return Model(values, arrays.get(f"counters{tail}", none))
+    counters = arrays.get(f"counters{tail}", no_counters(values.device))
+    return Model(values, counters, form)
 
 
 def total_bytes(notes: Iterable[Note]) -> int:

@@ -16,7 +16,7 @@ from autofedavg.engines import ENGINES
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment.config import RunConfig, Study, parse_run
 from autofedavg.experiment.environment import environment
-from autofedavg.experiment.run import Seen, run
+from autofedavg.experiment.run import Seen, check_run, run
 from autofedavg.experiment.store import RunFolder, disk_errors, read_json, write_atomically
 from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds
@@ -88,6 +88,8 @@ def run_study(
     machine = (machine or Machine()).resolved()
     ENGINES[str(machine.engine)]  # what cannot be had is told before any work
     checked_device(str(machine.device))
+    for config in study.runs:
+        config.method.check_network(config.task.network(), config.T)
     home = Path(out) / study.name
     wanted = [
         (_folder(home, config.name, seed), config, seed)
@@ -183,6 +185,8 @@ def _run_one(
     known = (path / "config.toml").exists()
     used = machine_of(path, machine) if known else machine.resolved()
     quorum = config.general.quorum or None
+    select = config.general.select
+    check_run(config.method, config.T, select, problem.network(), problem.roster())
     with clients(problem, config.training, seeds, used, quorum) as federation:
         if not known:
             about = about_run(used, federation, seed, config.task.describe(), problem.metric)
@@ -193,8 +197,17 @@ def _run_one(
                 folder.note_resumption(environment(str(used.device)))
             log.info("%s, seed %d, rounds %d", config.name, seed, config.T)
             w0, layout = problem.initial(seeds)
-            metric = problem.metric
-            run(config.method, config.T, federation, w0, layout, metric, folder, observer.round)
+            run(
+                config.method,
+                config.T,
+                federation,
+                w0,
+                layout,
+                problem.metric,
+                folder,
+                observer.round,
+                select,
+            )
             log.info("finished")
 
 
@@ -234,7 +247,7 @@ def clients(
         threads=machine.threads,
         device=machine.device,
     ) as fleet:
-        yield Federation(fleet, quorum=quorum)
+        yield Federation(fleet, quorum=quorum, seeds=seeds)
 
 
 def machine_of(path: Path, asked: Machine) -> Machine:

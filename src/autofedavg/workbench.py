@@ -6,6 +6,7 @@ works on the flat parameter vector, so nothing is built per client or per round.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from autofedavg.averaging import Layout, Model
 from autofedavg.errors import ConfigError
+from autofedavg.forms import Form, reshaped
 from autofedavg.settings import Settings, setting
 
 Batch = Any
@@ -66,6 +68,18 @@ class Training(Settings):
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (t - 1) / T))
 
+    def changed(self, rate: float, passes: int, weight_decay: float | None) -> Training:
+        """The same training with another step size (a factor), length (a factor) and penalty."""
+        decay = self.weight_decay if weight_decay is None else weight_decay
+        return self.model_copy(
+            update={
+                "learning_rate": self.learning_rate * rate,
+                "epochs": self.epochs * passes,
+                "iterations": self.iterations * passes,
+                "weight_decay": decay,
+            }
+        )
+
 
 class Workbench:
     """A network, its flat state and its optimiser, used by every client of a worker in turn."""
@@ -84,6 +98,43 @@ class Workbench:
         self._parameters = nn.Parameter(self.flat[: self.layout.trainable])
         self._parameters.grad = self.gradient
         self._optimiser = self._make_optimiser()
+        self._variant: Workbench | None = None
+        self._variant_form: Form | None = None
+
+    def variant(self, form: Form | None, training: Training | None = None) -> Workbench:
+        """This workbench, or one for another form or training; the latest other one is kept.
+
+        Args:
+            form: None for the network as it is.
+            training: None for the training as it is.
+        """
+        wanted = self.training if training is None else training
+        if form is None and (wanted is self.training or wanted == self.training):
+            return self
+        kept = self._variant
+        if kept is None or self._variant_form != form or kept.training != wanted:
+            network = copy.deepcopy(self.network) if form is None else reshaped(self.network, form)
+            kept = self._variant = Workbench(network, self.loss_of, wanted, self.device)
+            self._variant_form = form
+        return kept
+
+    def renew(self) -> None:
+        """Draws new weights for every module, from PyTorch's global generators.
+
+        Raises:
+            ConfigError: a module holds parameters and cannot draw them.
+        """
+        for name, module in self.network.named_modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise ConfigError(
+                    f"{name or type(module).__name__} cannot draw new weights: "
+                    "it has no reset_parameters",
+                    where=type(self.network).__name__,
+                    remedy="give it one, or set method.initial = 'shared'",
+                )
 
     def load(self, model: Model) -> None:
         """Puts a model into the network."""

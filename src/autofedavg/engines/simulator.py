@@ -233,4 +233,4 @@ def share_out(sites: Sequence[Site], workers: int, training: Training) -> list[l
 def _effort(site: Site, training: Training) -> float:
     """A client's work in a round, counted in cases seen: a forward pass is a third of a step."""
     trained = training.epochs * site.cases["train"] or training.iterations * training.batch_size
-    return trained + 2 * site.cases["validation"] / 3
+    return trained + 2 * site.cases.get("validation", 0) / 3

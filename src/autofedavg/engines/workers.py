@@ -53,7 +53,7 @@ class Arena:
         return Model(self._tables["values"][row], self._tables["counters"][row])
 
     def pack(self, notes: Mapping[str, Note]) -> dict[str, Packed]:
-        """Notes with their models replaced by rows of the arena; small tensors as they are.
+        """Notes with their models replaced by rows of the arena; other tensors as they are.
 
         A model sent to everybody goes to the row for that; one of a single client's own to the
         row of that client.
@@ -85,6 +85,8 @@ class Arena:
             return array.numpy()
         row = self._row[site] if site else home
         place = self._tables[kind][row]
+        if place.shape != array.shape:  # a model of another form
+            return array.numpy()
         if place.data_ptr() != array.data_ptr():
             place.copy_(array)
         return (kind, row)
@@ -94,22 +96,24 @@ class Arena:
 
 
 class ArenaShelf:
-    """A client's shelf: its own model is its row of the arena."""
+    """A client's shelf: its own model is its row of the arena; one of another form lies beside."""
 
     def __init__(self, arena: Arena, row: int) -> None:
         self._arena, self._row = arena, row
-        self._trained = False
+        self._own: Model | None = None
         self._bank: tuple[str, Bank] | None = None
 
     def keep_own(self, model: Model) -> Model:
-        kept = self._arena.model(self._row)
-        kept.values.copy_(model.values)
-        kept.counters.copy_(model.counters)
-        self._trained = True
+        kept = model
+        if model.form is None:
+            kept = self._arena.model(self._row)
+            kept.values.copy_(model.values)
+            kept.counters.copy_(model.counters)
+        self._own = kept
         return kept
 
     def own(self) -> Model | None:
-        return self._arena.model(self._row) if self._trained else None
+        return self._own
 
     def keep_bank(self, bank: Bank, digest: str) -> None:
         self._bank = (digest, bank)

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autofedavg.errors import ConfigError, did_you_mean
 from autofedavg.experiment.validation import (
@@ -42,6 +42,11 @@ class Rounds(Settings):
         origin="ours",
         help="clients that must answer a call; 0 means all, as in Algorithm 1",
         ge=0,
+    )
+    select: Literal["best", "last"] = setting(
+        "best",
+        origin="paper Sec. 4.2.1 (best); Sec. 4.1 tests after the last round",
+        help="models that are tested: best on validation cases, or those after round T",
     )
 
 
@@ -78,6 +83,12 @@ class RunConfig:
                 f"quorum is {general.quorum}, and there are {len(task.site_names())} sites",
                 where=f"run {name}",
                 remedy="use 0 for all",
+            )
+        if method.needs_all and 0 < general.quorum < len(task.site_names()):
+            raise ConfigError(
+                f"the method needs every client, and quorum is {general.quorum}",
+                where=f"run {name}",
+                remedy="set quorum = 0",
             )
 
     @property

@@ -48,11 +48,14 @@ def forecast_text(seen: dict[str, Any]) -> str:
 
 
 def _row(run: RunConfig) -> dict[str, Any]:
-    layout = Layout.of(run.task.network())
+    network = run.task.network()
+    run.method.check_network(network, run.T)
+    layout = Layout.of(network)
     sites = len(run.task.site_names())
     per_round = 2 * sites * layout.nbytes
     extra = run.method.extra_traffic(sites)
-    validation = sites * layout.nbytes if run.method.has_global_model else 0
+    layers = layout.layers("module").P
+    validation = round(sites * layout.nbytes * run.method.models_validated(sites, layers))
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -60,7 +63,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
         "rounds": run.T,
         "sites": sites,
         "parameters": layout.size,
-        "layers": layout.layers("module").P,
+        "layers": layers,
         "model_bytes": layout.nbytes,
         "data": run.task.where(),
         "settings": [

@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.errors import AutoFedAvgError, RunError
+from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.evaluation import ScoreRow
-from autofedavg.experiment.store import (
-    Checkpoint,
-    RunFolder,
-    disk_errors,
-    model_tensors,
-    no_counters,
+from autofedavg.experiment.models import (
+    load_model,
+    load_state,
+    local_name,
+    save_model,
+    save_state,
 )
+from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.method import Method
-from autofedavg.notes import Scores
+from autofedavg.notes import Scores, Site
 
 log = logging.getLogger(__name__)
+
+Select = Literal["best", "last"]
+KINDS = {"best": "best", "last": "final"}  # how the checkpoints of the tested models are called
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,53 @@ class Best:
     local: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Desk:
+    """What a run works with in every round."""
+
+    T: int
+    federation: Federation
+    layout: Layout
+    metric: str
+    folder: RunFolder
+    select: Select
+
+    @property
+    def validates(self) -> bool:
+        return have_validation(self.federation.sites)
+
+
+def check_run(
+    method: Method, T: int, select: Select, network: nn.Module, sites: Sequence[Site]
+) -> None:
+    """Refuses, before any work, a run that could not go to its end.
+
+    Raises:
+        ConfigError: the method cannot use the network or the data, or nothing can be selected.
+    """
+    method.check_network(network, T)
+    if have_validation(sites):
+        return
+    without = next(site.name for site in sites if not site.cases.get("validation"))
+    if select == "best":
+        raise ConfigError(
+            "select is 'best', but there are no validation cases to choose a model by",
+            where=f"site {without}",
+            remedy="set select = 'last', or give every site validation cases",
+        )
+    if method.learns_on == "validation":
+        raise ConfigError(
+            "the weights are learned on validation cases, and there are none",
+            where=f"site {without}",
+            remedy="set method.learn_on to 'train' or 'holdout', or give the site some",
+        )
+
+
+def have_validation(sites: Sequence[Site]) -> bool:
+    """Whether every site has validation cases."""
+    return all(site.cases.get("validation") for site in sites)
+
+
 def run(
     method: Method,
     T: int,
@@ -64,6 +114,7 @@ def run(
     metric: str,
     folder: RunFolder,
     watch: Watcher | None = None,
+    select: Select = "best",
 ) -> None:
     """Runs, or goes on with, one row; the folder says in the end how it went.
 
@@ -76,19 +127,21 @@ def run(
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
         watch: told of every round.
+        select: which models are tested: the best on validation cases, or the last.
 
     Raises:
         AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
     """
+    desk = Desk(T, federation, layout, metric, folder, select)
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
-            start, best = _restore(folder, federation, w0, layout)
+            start, best = _restore(desk, w0)
             start = method.begin(federation, start) if start.t == 0 else start
             for state in method.rounds(federation, layout, T, start):
-                _record(state, federation, metric, folder, best, layout, T, watch)
+                _record(desk, state, best, watch)
             federation.training_over = True
-            _test(federation, folder, best, layout)
+            _test(desk, best)
             folder.set_status("finished")
     except KeyboardInterrupt:
         folder.set_status("interrupted")
@@ -101,25 +154,21 @@ def run(
         raise
 
 
-def _record(
-    state: Round,
-    federation: Federation,
-    metric: str,
-    folder: RunFolder,
-    best: Best,
-    layout: Layout,
-    T: int,
-    watch: Watcher | None,
-) -> None:
-    """Validates a round, keeps the best models, and writes line and checkpoint."""
-    local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
+def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None:
+    """Validates a round, keeps the models to be tested, and writes line and checkpoint."""
+    federation, metric = desk.federation, desk.metric
+    local: dict[str, float] = {}
     scores: Scores | None = None
-    if isinstance(state.w, Model):
-        scores = federation.evaluate(state.w, "validation")
+    if desk.validates:
+        local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
+        scores = federation.evaluate(state.w, "validation") if _predicts(state) else None
     mean = scores.mean(metric) if scores else None
-    _keep_best(state, local, mean, folder, best, layout)
+    if desk.select == "best":
+        _keep_best(desk, state, local, mean, best)
+    elif state.t == desk.T:
+        _keep_last(desk, state)
     account = federation.take_account()
-    folder.append_round(
+    desk.folder.append_round(
         {
             "t": state.t,
             "alpha": _listed(state.alpha),
@@ -135,98 +184,85 @@ def _record(
             "time": time.time(),
         }
     )
-    facts = {"best": asdict(best), "network": layout.describe()}
-    folder.save_round(state.t, _state_tensors(state), facts)
+    save_state(desk.folder, state, {"best": asdict(best), "network": desk.layout.describe()})
     if watch:
-        watch(Seen(state.t, T, mean, _listed(state.alpha), federation.names))
+        watch(Seen(state.t, desk.T, mean, _listed(state.alpha), federation.names))
+
+
+def _predicts(state: Round) -> bool:
+    """Whether there is one predictor for all sites after this round."""
+    return state.together or isinstance(state.w, Model)
 
 
 def _keep_best(
-    state: Round,
-    local: dict[str, float],
-    mean: float | None,
-    folder: RunFolder,
-    best: Best,
-    layout: Layout,
+    desk: Desk, state: Round, local: dict[str, float], mean: float | None, best: Best
 ) -> None:
     """Writes the models that are better than all before, as the paper selects them."""
-    if (
-        mean is not None
-        and isinstance(state.w, Model)
-        and (best.score is None or mean > best.score)
-    ):
+    if mean is not None and (best.score is None or mean > best.score):
         best.score, best.t = mean, state.t
-        _save_model(folder, "best-global", state.w, layout, {"t": state.t, "score": mean})
+        facts: dict[str, Any] = {"t": state.t, "score": mean}
+        save_model(desk.folder, "best-global", state.w, desk.layout, facts)
     for site, score in local.items():
         known = best.local.get(site)
         if state.w_k is not None and site in state.w_k.sites and (not known or score > known[0]):
             best.local[site] = (score, state.t)
             facts = {"t": state.t, "score": score, "site": site}
-            _save_model(folder, best_local(site), state.w_k[site], layout, facts)
+            save_model(desk.folder, local_name("best", site), state.w_k[site], desk.layout, facts)
 
 
-def _test(federation: Federation, folder: RunFolder, best: Best, layout: Layout) -> None:
-    """Scores the selected models on every site's test cases."""
-    models = {"global": "best-global"} if best.score is not None else {}
-    models |= {f"local-{site}": best_local(site) for site in sorted(best.local)}
-    rows = []
-    for name, checkpoint in models.items():
-        model = layout.model(folder.load(checkpoint).tensors)
-        rows += [
-            ScoreRow(name, s.site, "test", *s[1:]) for s in federation.evaluate(model, "test").rows
-        ]
+def _keep_last(desk: Desk, state: Round) -> None:
+    """Writes the models after the last round."""
+    if _predicts(state):
+        save_model(desk.folder, "final-global", state.w, desk.layout, {"t": state.t})
+    if state.w_k is not None:
+        for site in state.w_k.sites:
+            facts = {"t": state.t, "site": site}
+            name = local_name("final", site)
+            save_model(desk.folder, name, state.w_k[site], desk.layout, facts)
+
+
+def _test(desk: Desk, best: Best) -> None:
+    """Scores the selected models, and the last global one, on every site's test cases."""
+    folder, layout = desk.folder, desk.layout
+    kind = KINDS[desk.select]
+    names = {"global": f"{kind}-global"}
+    names |= {f"local-{site}": local_name(kind, site) for site in desk.federation.names}
+    rows: list[ScoreRow] = []
+
+    def score(name: str, w: Model | Bank) -> None:
+        found = desk.federation.evaluate(w, "test").rows
+        rows.extend(ScoreRow(name, row.site, "test", *row[1:]) for row in found)
+
+    for name, checkpoint in names.items():
+        if folder.has(checkpoint):
+            score(name, load_model(folder, checkpoint, layout))
+    last = folder.load_round()
+    if desk.select == "best" and last is not None and best.t < desk.T:
+        state = load_state(last, desk.federation.names)
+        if _predicts(state):
+            score("global-last", state.w)
     folder.write_scores(rows)
 
 
-def _restore(
-    folder: RunFolder, federation: Federation, w0: Model, layout: Layout
-) -> tuple[Round, Best]:
+def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
     """Where to start: round 0, or the newest whole checkpoint."""
+    folder = desk.folder
     saved = folder.load_round()
     if saved is None:
         folder.keep_rounds(0)
         return Round(0, w0), Best()
-    if saved.facts["network"] != layout.describe():
+    if saved.facts["network"] != desk.layout.describe():
         raise RunError(
             "its checkpoint holds another network than the one to be trained",
             where=str(folder.path),
             remedy="go on with the version the run was begun with, or begin anew elsewhere",
         )
-    t = int(saved.facts["t"])
-    folder.keep_rounds(t)
-    log.info("going on after round %d", t)
+    state = load_state(saved, desk.federation.names)
+    folder.keep_rounds(state.t)
+    log.info("going on after round %d", state.t)
     known = saved.facts["best"]
     local = {site: (float(score), int(at)) for site, (score, at) in known["local"].items()}
-    return _state(t, saved, federation), Best(known["score"], known["t"], local)
-
-
-def _state_tensors(state: Round) -> dict[str, Tensor]:
-    tensors = model_tensors("w", state.w.values, state.w.counters)
-    for name in ("beta", "alpha"):
-        value = getattr(state, name)
-        if value is not None:
-            tensors[name] = value
-    return tensors
-
-
-def _state(t: int, saved: Checkpoint, federation: Federation) -> Round:
-    values = saved.tensors["w.values"]
-    one = values.dim() == 1
-    counters = saved.tensors.get("w.counters", no_counters(None if one else len(values)))
-    w = Model(values, counters) if one else Bank(federation.names, values, counters)
-    return Round(t, w, saved.tensors.get("beta"), saved.tensors.get("alpha"))
-
-
-def _save_model(
-    folder: RunFolder, name: str, model: Model, layout: Layout, facts: dict[str, Any]
-) -> None:
-    named = layout.state_dict(model)
-    folder.save(name, {key: tensor.clone() for key, tensor in named.items()}, facts)
-
-
-def best_local(site: str) -> str:
-    """The checkpoint of a site's best local model; a site's name may hold any character."""
-    return f"best-local-{quote(site, safe='')}"
+    return state, Best(known["score"], known["t"], local)
 
 
 def _listed(values: Tensor | None) -> list[Any] | None:

@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -154,6 +153,10 @@ class RunFolder:
                 remedy="delete the folder's checkpoints and resume: all rounds are run again",
             ) from error
 
+    def has(self, name: str) -> bool:
+        """Whether there is a checkpoint of this name."""
+        return (self.path / "checkpoints" / f"{name}.json").exists()
+
     def save_round(self, t: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Writes the checkpoint of round t and drops those no longer needed."""
         self.save(f"last-{t}", tensors, {**facts, "t": t})
@@ -255,14 +258,3 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
-
-
-def model_tensors(prefix: str, values: Tensor, counters: Tensor) -> dict[str, Tensor]:
-    """A model's tensors under a prefix, leaving out empty counters (safetensors keeps them out)."""
-    kept = {f"{prefix}.values": values}
-    return kept | ({f"{prefix}.counters": counters} if counters.numel() else {})
-
-
-def no_counters(rows: int | None = None) -> Tensor:
-    """The counters of a model, or of a bank of so many rows, without integer buffers."""
-    return torch.empty((0,) if rows is None else (rows, 0), dtype=torch.int64)

@@ -6,6 +6,7 @@ METHODS = Registry(
     "method",
     {
         "auto-fedavg": "autofedavg.methods.auto_fedavg:AutoFedAvg",
+        "ensemble": "autofedavg.methods.ensemble:EnsembleMethod",
         "fedavg": "autofedavg.methods.fedavg:FedAvg",
         "fedprox": "autofedavg.methods.fedprox:FedProx",
         "local-only": "autofedavg.methods.local_only:LocalOnly",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Layout, Model, model_for
+from autofedavg.averaging import Layout
 from autofedavg.federation import Federation
-from autofedavg.method import Method
+from autofedavg.method import Method, own_models, train_alone
 
 
 class LocalOnly(Method):
@@ -21,24 +22,9 @@ class LocalOnly(Method):
         return False
 
     def begin(self, federation: Federation, start: Round) -> Round:
-        w = start.w
-        if isinstance(w, Model):
-            w = Bank.gather(dict.fromkeys(federation.names, w))
-        return Round(start.t, w)
+        return replace(start, w=own_models(federation, start.w))
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
-        w = start.w
-        for t in range(start.t + 1, T + 1):
-            w_k, losses = federation.local_train(t, w, T=T)
-            w = w_k if len(w_k.sites) == federation.K else _with_absent(federation, w_k, w)
-            yield Round(t, w, None, None, w_k, losses)
-
-
-def _with_absent(federation: Federation, w_k: Bank, before: Model | Bank) -> Bank:
-    """All K models: a client that sat out a round goes on later from what it had."""
-    rows = {
-        name: model_for(w_k if name in w_k.sites else before, name) for name in federation.names
-    }
-    return Bank.gather(rows)
+        return train_alone(federation, T, start)

@@ -1,0 +1,45 @@
+"""Several models of one network as one predictor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Ensemble(nn.Module):
+    """The mean of the members' softmax outputs, all with the same weight.
+
+    Args:
+        network: the network that all members are models of; its own state is not used.
+        members: each member's named tensors, as for `load_state_dict`.
+
+    The output is the logarithm of the mean, so that its argmax is the ensemble's class and its
+    softmax the ensemble's chances. Classes lie in dimension 1.
+
+    Example:
+        >>> network = nn.Linear(2, 2)
+        >>> alone = Ensemble(network, [network.state_dict()])
+        >>> x = torch.ones(1, 2)
+        >>> torch.allclose(alone(x).softmax(1), network(x).softmax(1))
+        True
+    """
+
+    def __init__(self, network: nn.Module, members: Sequence[Mapping[str, Tensor]]) -> None:
+        super().__init__()
+        self.network = network
+        self._members = [dict(member) for member in members]
+
+    def forward(self, *inputs: Any) -> Tensor:
+        total = self._chances(self._members[0], inputs)
+        for member in self._members[1:]:
+            total = torch.logaddexp(total, self._chances(member, inputs))
+        return total - math.log(len(self._members))
+
+    def _chances(self, member: dict[str, Tensor], inputs: tuple[Any, ...]) -> Tensor:
+        logits: Tensor = functional_call(self.network, member, inputs)
+        return torch.log_softmax(logits.float(), dim=1)

@@ -1,0 +1,36 @@
+"""Ensemble: every client trains on its own, and their outputs are averaged (Table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from autofedavg.algorithm import Round
+from autofedavg.averaging import Layout
+from autofedavg.federation import Federation
+from autofedavg.method import Method, own_models, train_alone
+from autofedavg.settings import setting
+
+
+class EnsembleMethod(Method):
+    """The mean of the clients' softmax outputs, all with the same weight; decision 20."""
+
+    name: Literal["ensemble"] = "ensemble"
+    initial: Literal["independent", "shared"] = setting(
+        "independent",
+        origin="derived from FedMA's code",
+        help="initial weights: each client's own, or one draw for all",
+    )
+
+    def models_validated(self, sites: int, layers: int) -> float:
+        return float(sites)
+
+    def begin(self, federation: Federation, start: Round) -> Round:
+        return replace(start, w=own_models(federation, start.w))
+
+    def rounds(
+        self, federation: Federation, layout: Layout, T: int, start: Round
+    ) -> Iterator[Round]:
+        fresh = self.initial == "independent"
+        return train_alone(federation, T, start, fresh=fresh, together=True)
