@@ -16,8 +16,8 @@ from torch import nn
 from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
-from autofedavg.experiment.config import to_toml
 from autofedavg.experiment.models import load_network
+from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import KINDS, Seen, Select, check_run, run
 from autofedavg.experiment.store import RunFolder, read_json
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score

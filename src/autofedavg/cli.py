@@ -31,6 +31,7 @@ Sets = Annotated[
 ]
 Only = Annotated[list[str] | None, typer.Option("--only", help="Run this row alone. Repeatable.")]
 SeedList = Annotated[str, typer.Option(help="Seeds instead of the study's, e.g. 0,1,2.")]
+FoldList = Annotated[str, typer.Option(help="Folds instead of the study's, e.g. 0,1.")]
 Engine = Annotated[str, typer.Option(help="Engine: see `autofedavg list engines`.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Workers = Annotated[
@@ -55,6 +56,7 @@ def run(
     study: StudyFile,
     only: Only = None,
     seeds: SeedList = "",
+    folds: FoldList = "",
     sets: Sets = None,
     out: Annotated[Path, typer.Option(help="Where run folders are written.")] = Path("runs"),
     engine: Engine = "simulator",
@@ -68,7 +70,13 @@ def run(
     from autofedavg.progress import watching
     from autofedavg.studies import Machine, run_study
 
-    plan = read_study(study, sets or [], _numbers(seeds) if seeds else None, only or [])
+    plan = read_study(
+        study,
+        sets or [],
+        _numbers(seeds, "seeds"),
+        only or [],
+        _numbers(folds, "folds"),
+    )
     with watching() as observer:
         home = run_study(plan, out, Machine(engine, device, workers, threads), observer)
     _say_where(home, as_json)
@@ -190,12 +198,12 @@ def _stderr_log() -> logging.Handler:
     return handler
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, option: str) -> list[int] | None:
     try:
-        return [int(number) for number in text.split(",")]
+        return [int(number) for number in text.split(",")] if text else None
     except ValueError:
         raise ConfigError(
-            f"--seeds {text!r} is not a list of integers", remedy="e.g. --seeds 0,1,2"
+            f"--{option} {text!r} is not a list of integers", remedy=f"e.g. --{option} 0,1,2"
         ) from None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from autofedavg.experiment.config import RunConfig
+from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen
 from autofedavg.studies import Observer
 

@@ -14,8 +14,9 @@ from typing import Any
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import ConfigError, RunError
-from autofedavg.experiment.config import RunConfig, Study, parse_run
+from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.environment import environment
+from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen, check_run, run
 from autofedavg.experiment.store import RunFolder, disk_errors, read_json, write_atomically
 from autofedavg.federation import Federation
@@ -92,9 +93,8 @@ def run_study(
         config.method.check_network(config.task.network(), config.T)
     home = Path(out) / study.name
     wanted = [
-        (_folder(home, config.name, seed), config, seed)
-        for config in study.runs
-        for seed in study.seeds
+        (_folder(home, config.name, seed, fold), config, seed)
+        for config, fold, seed in study.jobs()
     ]
     for folder, _, _ in wanted:
         if (folder / "config.toml").exists():
@@ -142,17 +142,20 @@ def resume(
             remedy="name a folder written by `autofedavg run`",
         )
     study = read_json(path / "study.json")
-    wanted = [
-        (_folder(path, row["config"]["name"], seed), parse_run(row["config"], str(path)), seed)
-        for row in study["runs"]
-        for seed in row["seeds"]
-    ]
+    wanted = []
+    for row in study["runs"]:
+        config = parse_run(row["config"], str(path))
+        begun = Study("", "", row["seeds"], "", [config], row.get("folds", []))
+        wanted += [
+            (_folder(path, config.name, seed, fold), job, seed) for job, fold, seed in begun.jobs()
+        ]
     _run_all(wanted, machine, observer)
     return path
 
 
-def _folder(home: Path, row: str, seed: int) -> Path:
-    return home / row / f"seed-{seed}"
+def _folder(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
+    place = home / row if fold is None else home / row / f"fold-{fold}"
+    return place / f"seed-{seed}"
 
 
 def _run_all(
@@ -286,7 +289,7 @@ def _write_study(home: Path, study: Study) -> None:
     rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
     for config in study.runs:
         given = config.values(given_only=True)
-        row = rows.setdefault(config.name, {"seeds": [], "config": given})
+        row = rows.setdefault(config.name, {"seeds": [], "folds": [], "config": given})
         if row["config"] != given:
             raise RunError(
                 f"row {config.name!r} is in this study folder with other settings",
@@ -294,6 +297,7 @@ def _write_study(home: Path, study: Study) -> None:
                 remedy="give the row another name, or write elsewhere with --out",
             )
         row["seeds"] = sorted({*row["seeds"], *study.seeds})
+        row["folds"] = sorted({*row.get("folds", []), *study.folds})
     content = {
         "name": study.name,
         "title": study.title,

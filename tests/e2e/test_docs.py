@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.experiment.config import Rounds
+from autofedavg.experiment.rows import Rounds
 from autofedavg.methods import METHODS
 from autofedavg.settings import origins
 from autofedavg.tasks import TASKS

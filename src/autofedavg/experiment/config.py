@@ -6,14 +6,14 @@ expressions; the only composition is base, row and `--set key=value`.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from autofedavg.errors import ConfigError, did_you_mean
+from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.validation import (
     Values,
     merge,
@@ -23,117 +23,40 @@ from autofedavg.experiment.validation import (
     table,
     validate,
 )
-from autofedavg.method import Method
 from autofedavg.methods import METHODS
-from autofedavg.settings import Settings, origins, setting
-from autofedavg.task import Progress, Task
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class Rounds(Settings):
-    """What a row sets besides its task, its training and its method."""
-
-    rounds: int = setting(300, origin="paper Sec. 4.2.1", help="T, communication rounds", ge=1)
-    quorum: int = setting(
-        0,
-        origin="ours",
-        help="clients that must answer a call; 0 means all, as in Algorithm 1",
-        ge=0,
-    )
-    select: Literal["best", "last"] = setting(
-        "best",
-        origin="paper Sec. 4.2.1 (best); Sec. 4.1 tests after the last round",
-        help="models that are tested: best on validation cases, or those after round T",
-    )
-
-
-class RunConfig:
-    """One resolved row of a study.
+class Study:
+    """A table: rows that share a base, seeds, folds, and the row the others are tested against.
 
     Attributes:
-        name: the row's name, also its folder's.
-        label: the row's name in tables.
-        general: rounds and quorum.
-        task, training, method: their settings.
+        folds: the folds each row is run on, pooled in its numbers; empty without cross-validation.
     """
 
     def __init__(
         self,
         name: str,
-        label: str,
-        general: Rounds,
-        task: Task,
-        training: Training,
-        method: Method,
-    ) -> None:
-        self.name, self.label, self.general = name, label, general
-        self.task, self.training, self.method = task, training, method
-        method.check(len(task.site_names()))
-        if method.learns_on == "holdout" and not getattr(task, "holdout", 0):
-            raise ConfigError(
-                "method.learn_on is 'holdout', but task.holdout sets no case aside",
-                where=f"run {name}",
-                remedy="set task.holdout, for every row that is to be compared",
-            )
-        if general.quorum > len(task.site_names()):
-            raise ConfigError(
-                f"quorum is {general.quorum}, and there are {len(task.site_names())} sites",
-                where=f"run {name}",
-                remedy="use 0 for all",
-            )
-        if method.needs_all and 0 < general.quorum < len(task.site_names()):
-            raise ConfigError(
-                f"the method needs every client, and quorum is {general.quorum}",
-                where=f"run {name}",
-                remedy="set quorum = 0",
-            )
-
-    @property
-    def T(self) -> int:
-        return self.general.rounds
-
-    def origins(self) -> list[tuple[str, Any, str, str]]:
-        """(path, value, origin, help) of every setting."""
-        return [
-            *origins(self.general),
-            *origins(self.task, "task."),
-            *origins(self.training, "training."),
-            *origins(self.method, "method."),
-        ]
-
-    def resolved(self, progress: Progress | None = None) -> RunConfig:
-        """The row with what its task leaves to the data worked out."""
-        task = self.task.resolved(progress)
-        return RunConfig(self.name, self.label, self.general, task, self.training, self.method)
-
-    def values(self, *, given_only: bool = False) -> Values:
-        """Every value, defaults written out; or only what the study itself gave."""
-        return {
-            "name": self.name,
-            "label": self.label,
-            **_plain(self.general, given_only),
-            "task": _plain(self.task, given_only),
-            "training": _plain(self.training, given_only),
-            "method": _plain(self.method, given_only),
-        }
-
-    def to_toml(self) -> str:
-        """The resolved row as TOML, each value with its origin as a comment."""
-        said = {path: origin for path, _, origin, _ in self.origins()}
-        return to_toml(self.values(), said)
-
-
-class Study:
-    """A table: rows that share a base, seeds, and the row the others are tested against."""
-
-    def __init__(
-        self, name: str, title: str, seeds: Sequence[int], baseline: str, runs: Sequence[RunConfig]
+        title: str,
+        seeds: Sequence[int],
+        baseline: str,
+        runs: Sequence[RunConfig],
+        folds: Sequence[int] = (),
     ) -> None:
         self.name, self.title, self.baseline = name, title, baseline
-        self.seeds, self.runs = tuple(seeds), tuple(runs)
+        self.seeds, self.runs, self.folds = tuple(seeds), tuple(runs), tuple(folds)
+
+    def jobs(self) -> list[tuple[RunConfig, int | None, int]]:
+        """(row, fold, seed) of every run; fold by fold, so that its data is read once."""
+        return [
+            (run if fold is None else run.on_fold(fold), fold, seed)
+            for fold in (self.folds or (None,))
+            for run in self.runs
+            for seed in self.seeds
+        ]
 
 
 def read_study(
@@ -141,6 +64,7 @@ def read_study(
     overrides: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
+    folds: Sequence[int] | None = None,
 ) -> Study:
     """Reads and checks a study file.
 
@@ -149,6 +73,7 @@ def read_study(
         overrides: "key=value" settings for every row that is read, as given to `--set`.
         seeds: seeds to use instead of the file's.
         only: names of the rows to read; all when empty.
+        folds: folds to use instead of the file's.
 
     Raises:
         ConfigError: says what is wrong, in which row, and what to do.
@@ -162,7 +87,7 @@ def read_study(
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
-    return parse_study(raw, path.name, overrides, seeds, only, path.parent)
+    return parse_study(raw, path.name, overrides, seeds, only, path.parent, folds)
 
 
 def parse_study(
@@ -172,11 +97,12 @@ def parse_study(
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
     folder: Path | None = None,
+    folds: Sequence[int] | None = None,
 ) -> Study:
     """`read_study` for values that are already in memory; their paths begin at `folder`."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
     head = table(raw, "study", where)
-    refuse_unknown(head, {"name", "title", "seeds", "baseline"}, f"{where}: study")
+    refuse_unknown(head, {"name", "title", "seeds", "folds", "baseline"}, f"{where}: study")
     name = head.get("name", Path(where).stem)
     _check_name(name, f"{where}: study.name")
     rows = raw.get("run", [])
@@ -197,11 +123,17 @@ def parse_study(
     for row_name in names:
         if names.count(row_name) > 1:
             raise ConfigError(f"two rows are called {row_name!r}", where=where)
-    used = list(head.get("seeds", [0]) if seeds is None else seeds)
-    if not used or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in used):
-        raise ConfigError(f"seeds must be integers from 0, not {used}", where=f"{where}: study")
-    if len(set(used)) != len(used):
-        raise ConfigError(f"a seed is listed twice: {used}", where=f"{where}: study")
+    used = _numbers("seed", head.get("seeds", [0]) if seeds is None else seeds, where)
+    if not used:
+        raise ConfigError("seeds must be integers from 0, not []", where=f"{where}: study")
+    tested = _numbers("fold", head.get("folds", []) if folds is None else folds, where)
+    unfit = next((r for r in runs if tested and "fold" not in type(r.task).model_fields), None)
+    if unfit:
+        raise ConfigError(
+            f"folds are listed, and the task of row {unfit.name!r} has none",
+            where=f"{where}: study",
+            remedy="take study.folds out, or use a data list with folds",
+        )
     baseline = head.get("baseline", "fedavg" if "fedavg" in names else "")
     if baseline and baseline not in names:
         raise ConfigError(
@@ -209,17 +141,12 @@ def parse_study(
             where=f"{where}: study",
             remedy=did_you_mean(baseline, names),
         )
-    return Study(name, str(head.get("title", name)), used, baseline, runs)
+    return Study(name, str(head.get("title", name)), used, baseline, runs, tested)
 
 
 def parse_run(values: Values, where: str) -> RunConfig:
     """One resolved row, as kept in a run folder's config.toml."""
     return _run(values, where)
-
-
-def to_toml(values: Values, comments: Mapping[str, str] | None = None) -> str:
-    """Nested values as TOML; `comments` maps dotted paths to what is said behind the value."""
-    return "\n".join(_toml(values, "", comments or {})) + "\n"
 
 
 def _row(
@@ -272,6 +199,17 @@ def _run(values: Values, place: str) -> RunConfig:
         ) from error
 
 
+def _numbers(what: str, given: Any, where: str) -> list[int]:
+    """Seeds or folds: integers from 0, each once."""
+    if not isinstance(given, Sequence) or any(
+        not isinstance(number, int) or isinstance(number, bool) or number < 0 for number in given
+    ):
+        raise ConfigError(f"{what}s must be integers from 0, not {given}", where=f"{where}: study")
+    if len(set(given)) != len(given):
+        raise ConfigError(f"a {what} is listed twice: {list(given)}", where=f"{where}: study")
+    return list(given)
+
+
 def _check_name(name: Any, where: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
@@ -279,21 +217,3 @@ def _check_name(name: Any, where: str) -> None:
             where=where,
             remedy="use letters, digits, '.', '_' and '-'; put the pretty name into label",
         )
-
-
-def _plain(settings: Settings, given_only: bool) -> Values:
-    values: Values = json.loads(settings.model_dump_json(exclude_unset=given_only))
-    return values
-
-
-def _toml(values: Values, table: str, said: Mapping[str, str]) -> Iterator[str]:
-    """TOML lines of nested values; JSON's scalars and arrays are also TOML's."""
-    for key, value in values.items():
-        if not isinstance(value, dict):
-            text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
-            origin = said.get(f"{table}{key}")
-            yield f"{text}  # {origin}" if origin else text
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from ("", f"[{table}{key}]")
-            yield from _toml(value, f"{table}{key}.", said)

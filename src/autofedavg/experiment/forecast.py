@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autofedavg.averaging import Layout
-from autofedavg.experiment.config import RunConfig, Study
+from autofedavg.experiment.config import Study
+from autofedavg.experiment.rows import RunConfig
 
 
 def forecast(study: Study) -> dict[str, Any]:

@@ -19,6 +19,7 @@ class Repeat:
 
     folder: Path
     seed: int
+    fold: int | None
     state: str
     config: dict[str, Any]
     environment: dict[str, Any]
@@ -38,13 +39,23 @@ class Row:
     label: str
     repeats: tuple[Repeat, ...]
     metric: str
+    folds: tuple[int | None, ...] = (None,)
 
     @property
     def finished(self) -> tuple[Repeat, ...]:
         return tuple(repeat for repeat in self.repeats if repeat.finished)
 
+    def whole(self) -> dict[int, list[ScoreRow]]:
+        """Seed -> scores, the folds of a cross-validation together; only seeds that have all."""
+        found: dict[int, list[ScoreRow]] = {}
+        for seed in sorted({repeat.seed for repeat in self.finished}):
+            mine = [repeat for repeat in self.finished if repeat.seed == seed]
+            if {repeat.fold for repeat in mine} == set(self.folds):
+                found[seed] = [score for repeat in mine for score in repeat.scores]
+        return found
+
     def summaries(self) -> list[Summary]:
-        return [summarise(repeat.scores, self.metric) for repeat in self.finished]
+        return [summarise(scores, self.metric) for scores in self.whole().values()]
 
 
 @dataclass(frozen=True)
@@ -76,12 +87,16 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     study = _study_of(repeats[0].folder)
     order = [str(row["config"]["name"]) for row in study.get("runs", [])]
     names = sorted({r.config["name"] for r in repeats}, key=lambda n: _rank(n, order))
+    folds = _folds(repeats, study)
     rows = []
     for name in names:
-        mine = sorted((r for r in repeats if r.config["name"] == name), key=lambda r: r.seed)
+        mine = sorted(
+            (r for r in repeats if r.config["name"] == name), key=lambda r: (r.seed, r.fold or 0)
+        )
         first = mine[0]
         _refuse_other_settings(mine)
-        rows.append(Row(name, first.config["label"], tuple(mine), first.environment["metric"]))
+        metric = first.environment["metric"]
+        rows.append(Row(name, first.config["label"], tuple(mine), metric, folds))
     wanted = baseline or study.get("baseline") or ("fedavg" if "fedavg" in names else "")
     if baseline and baseline not in names:
         raise RunError(
@@ -102,6 +117,7 @@ def _read(folder: RunFolder) -> Repeat:
         return Repeat(
             folder.path,
             int(environment["seed"]),
+            _fold(config),
             folder.status(),
             {"label": config["name"], **config},
             {"metric": environment["metric"], "data": environment["data"], **environment},
@@ -117,10 +133,11 @@ def _read(folder: RunFolder) -> Repeat:
 
 
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
-    first = repeats[0]
-    for other in repeats[1:]:
-        for what, mine in _identity(other).items():
-            if mine != _identity(first)[what]:
+    of_fold: dict[int | None, Repeat] = {}
+    for other in repeats:
+        first = of_fold.setdefault(other.fold, other)
+        for what, mine in (_identity(other) | _everywhere(other)).items():
+            if mine != (_identity(first) | _everywhere(repeats[0]))[what]:
                 raise RunError(
                     f"{what} differs from that of {first.folder}",
                     where=str(other.folder),
@@ -131,17 +148,16 @@ def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
 def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
     """Repeats are the same settings with another seed; anything else must not be averaged."""
     first = repeats[0]
-    by_seed = {first.seed: first.folder}
-    for other in repeats[1:]:
-        if other.seed in by_seed:
+    known: dict[tuple[int, int | None], Path] = {}
+    for other in repeats:
+        before = known.setdefault((other.seed, other.fold), other.folder)
+        if before != other.folder:
             raise RunError(
-                f"seed {other.seed} of row {other.config['name']!r} is also in "
-                f"{by_seed[other.seed]}",
+                f"seed {other.seed} of row {other.config['name']!r} is also in {before}",
                 where=str(other.folder),
                 remedy="report one of them: the same run is not a repeat",
             )
-        by_seed[other.seed] = other.folder
-        if other.config != first.config:
+        if _but_fold(other.config) != _but_fold(first.config):
             raise RunError(
                 f"its settings differ from those of {first.folder}, a repeat of the same row",
                 where=str(other.folder),
@@ -150,13 +166,36 @@ def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
 
 
 def _identity(repeat: Repeat) -> dict[str, str]:
-    """What runs must share to stand in one table."""
+    """What runs of one fold must share to stand in one table."""
+    return {"the split of the data": repeat.environment["data"]["split_sha256"]}
+
+
+def _everywhere(repeat: Repeat) -> dict[str, str]:
+    """What all runs must share to stand in one table."""
+    data = repeat.environment["data"]
     return {
         "the task": repeat.config["task"]["name"],
-        "the data": repeat.environment["data"]["data"],
-        "the split of the data": repeat.environment["data"]["split_sha256"],
+        "the data": data["data"],
+        "the content of the files": data.get("content_sha256", ""),
         "the metric": repeat.environment["metric"],
     }
+
+
+def _fold(config: dict[str, Any]) -> int | None:
+    """The fold a run tested, if it was one of a cross-validation."""
+    fold = config["task"].get("fold", -1)
+    return fold if fold >= 0 else None
+
+
+def _folds(repeats: Sequence[Repeat], study: dict[str, Any]) -> tuple[int | None, ...]:
+    """The folds a row needs for its numbers: the study's, and whatever else was run."""
+    asked = {fold for row in study.get("runs", []) for fold in row.get("folds", [])}
+    found = {repeat.fold for repeat in repeats}
+    return tuple(sorted(asked | found, key=lambda fold: -1 if fold is None else fold))
+
+
+def _but_fold(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "task": {k: v for k, v in config["task"].items() if k != "fold"}}
 
 
 def _study_of(folder: Path) -> dict[str, Any]:

@@ -118,9 +118,12 @@ def _notes(results: Results) -> list[str]:
     metrics = sorted({row.metric for row in results.rows})
     data = f" Data: {results.data}." if results.data else ""
     notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
-    counts = sorted({len(row.finished) for row in results.rows})
+    counts = sorted({len(row.whole()) for row in results.rows})
     repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
     notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
+    folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
+    if folds:
+        notes.append(f"Every repeat pools the test cases of the folds {', '.join(folds)}.")
     baseline = results.row(results.baseline)
     if baseline:
         notes.append(
@@ -134,17 +137,27 @@ def _notes(results: Results) -> list[str]:
         same = " (the split that also selects the models)" if "validation" in learned else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
     notes += [
-        f"{row.label}, seed {repeat.seed}: gone on with on another machine or version."
+        f"{_named(row, repeat)}: gone on with on another machine or version."
         for row in results.rows
         for repeat in row.repeats
         if _moved(repeat)
     ]
-    return notes + [
-        f"{row.label}, seed {repeat.seed}: {repeat.state}, not counted."
+    notes += [
+        f"{_named(row, repeat)}: {repeat.state}, not counted."
         for row in results.rows
         for repeat in row.repeats
         if not repeat.finished
     ]
+    return notes + [
+        f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
+        for row in results.rows
+        for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole()))
+    ]
+
+
+def _named(row: Row, repeat: Repeat) -> str:
+    fold = "" if repeat.fold is None else f", fold {repeat.fold}"
+    return f"{row.label}, seed {repeat.seed}{fold}"
 
 
 def _moved(repeat: Repeat) -> bool:
@@ -155,7 +168,7 @@ def _moved(repeat: Repeat) -> bool:
 
 
 def _case_scores(row: Row) -> dict[tuple[str, str], float]:
-    return case_means([repeat.scores for repeat in row.finished], row.metric)
+    return case_means(list(row.whole().values()), row.metric)
 
 
 def _percent(values: Iterable[float | None]) -> list[float]:

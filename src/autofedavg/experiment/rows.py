@@ -1,0 +1,136 @@
+"""One row of a study, resolved: every value with its origin, and as TOML for the run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from autofedavg.errors import ConfigError
+from autofedavg.experiment.validation import Values
+from autofedavg.method import Method
+from autofedavg.settings import Settings, origins, setting
+from autofedavg.task import Progress, Task
+from autofedavg.workbench import Training
+
+
+class Rounds(Settings):
+    """What a row sets besides its task, its training and its method."""
+
+    rounds: int = setting(300, origin="paper Sec. 4.2.1", help="T, communication rounds", ge=1)
+    quorum: int = setting(
+        0,
+        origin="ours",
+        help="clients that must answer a call; 0 means all, as in Algorithm 1",
+        ge=0,
+    )
+    select: Literal["best", "last"] = setting(
+        "best",
+        origin="paper Sec. 4.2.1 (best); Sec. 4.1 tests after the last round",
+        help="models that are tested: best on validation cases, or those after round T",
+    )
+
+
+class RunConfig:
+    """One resolved row of a study.
+
+    Attributes:
+        name: the row's name, also its folder's.
+        label: the row's name in tables.
+        general: rounds and quorum.
+        task, training, method: their settings.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        general: Rounds,
+        task: Task,
+        training: Training,
+        method: Method,
+    ) -> None:
+        self.name, self.label, self.general = name, label, general
+        self.task, self.training, self.method = task, training, method
+        method.check(len(task.site_names()))
+        if method.learns_on == "holdout" and not getattr(task, "holdout", 0):
+            raise ConfigError(
+                "method.learn_on is 'holdout', but task.holdout sets no case aside",
+                where=f"run {name}",
+                remedy="set task.holdout, for every row that is to be compared",
+            )
+        if general.quorum > len(task.site_names()):
+            raise ConfigError(
+                f"quorum is {general.quorum}, and there are {len(task.site_names())} sites",
+                where=f"run {name}",
+                remedy="use 0 for all",
+            )
+        if method.needs_all and 0 < general.quorum < len(task.site_names()):
+            raise ConfigError(
+                f"the method needs every client, and quorum is {general.quorum}",
+                where=f"run {name}",
+                remedy="set quorum = 0",
+            )
+
+    @property
+    def T(self) -> int:
+        return self.general.rounds
+
+    def origins(self) -> list[tuple[str, Any, str, str]]:
+        """(path, value, origin, help) of every setting."""
+        return [
+            *origins(self.general),
+            *origins(self.task, "task."),
+            *origins(self.training, "training."),
+            *origins(self.method, "method."),
+        ]
+
+    def resolved(self, progress: Progress | None = None) -> RunConfig:
+        """The row with what its task leaves to the data worked out."""
+        task = self.task.resolved(progress)
+        return RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+
+    def on_fold(self, fold: int) -> RunConfig:
+        """The row with another fold tested."""
+        given = self.task.model_dump(exclude_unset=True)
+        task = type(self.task).model_validate({**given, "fold": fold})
+        return RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+
+    def values(self, *, given_only: bool = False) -> Values:
+        """Every value, defaults written out; or only what the study itself gave."""
+        return {
+            "name": self.name,
+            "label": self.label,
+            **_plain(self.general, given_only),
+            "task": _plain(self.task, given_only),
+            "training": _plain(self.training, given_only),
+            "method": _plain(self.method, given_only),
+        }
+
+    def to_toml(self) -> str:
+        """The resolved row as TOML, each value with its origin as a comment."""
+        said = {path: origin for path, _, origin, _ in self.origins()}
+        return to_toml(self.values(), said)
+
+
+def to_toml(values: Values, comments: Mapping[str, str] | None = None) -> str:
+    """Nested values as TOML; `comments` maps dotted paths to what is said behind the value."""
+    return "\n".join(_toml(values, "", comments or {})) + "\n"
+
+
+def _plain(settings: Settings, given_only: bool) -> Values:
+    values: Values = json.loads(settings.model_dump_json(exclude_unset=given_only))
+    return values
+
+
+def _toml(values: Values, table: str, said: Mapping[str, str]) -> Iterator[str]:
+    """TOML lines of nested values; JSON's scalars and arrays are also TOML's."""
+    for key, value in values.items():
+        if not isinstance(value, dict):
+            text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            origin = said.get(f"{table}{key}")
+            yield f"{text}  # {origin}" if origin else text
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from ("", f"[{table}{key}]")
+            yield from _toml(value, f"{table}{key}.", said)
