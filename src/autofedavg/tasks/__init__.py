@@ -2,4 +2,10 @@
 
 from autofedavg.registry import Registry
 
-TASKS = Registry("task", {"synthetic": "autofedavg.tasks.synthetic:Synthetic"})
+TASKS = Registry(
+    "task",
+    {
+        "cifar10": "autofedavg.tasks.cifar10:Cifar10",
+        "synthetic": "autofedavg.tasks.synthetic:Synthetic",
+    },
+)
