@@ -2,33 +2,12 @@
 
 import numpy as np
 import pytest
+from fedma_partition import FEDMA_8, FEDMA_16
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autofedavg.errors import DataError
 from autofedavg.tasks.partition import heterogeneous, homogeneous
-
-# Images per class of the 16 clients, computed apart from this code from FedMA's procedure.
-FEDMA_16 = [
-    [541, 213, 34, 179, 13, 99, 20, 37, 107, 189],
-    [9, 3, 92, 20, 438, 1582, 29, 1158, 0, 0],
-    [5, 119, 64, 461, 431, 753, 208, 1, 7, 9],
-    [225, 148, 1435, 5, 27, 1085, 11, 112, 170, 0],
-    [286, 769, 320, 342, 855, 234, 1, 301, 8, 28],
-    [717, 65, 4, 908, 1301, 35, 34, 20, 786, 0],
-    [5, 16, 287, 94, 614, 32, 806, 0, 286, 1789],
-    [410, 1046, 661, 1002, 9, 0, 0, 0, 0, 0],
-    [640, 114, 62, 71, 309, 47, 553, 771, 534, 154],
-    [2, 2, 1062, 61, 128, 289, 1014, 852, 0, 0],
-    [659, 355, 278, 569, 71, 362, 137, 652, 434, 0],
-    [294, 283, 187, 93, 0, 239, 130, 825, 787, 817],
-    [262, 746, 18, 104, 9, 0, 315, 11, 9, 111],
-    [279, 266, 77, 33, 13, 223, 834, 236, 885, 345],
-    [510, 19, 21, 951, 27, 8, 493, 22, 963, 1465],
-    [156, 836, 398, 107, 755, 12, 415, 2, 24, 93],
-]
-FEDMA_8 = [7363, 2013, 6580, 4548, 7346, 8302, 8128, 5720]
-
 
 def labels_in_any_order(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(10), 5000)).astype(np.uint8)
