@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from lookalikes import cifar10_binary
 
 from autofedavg.averaging import Layout
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
+from lookalikes import cifar10_binary
 
 SMALLEST = {
     "cifar10": {"clients": 3, "holdout": 0.3},

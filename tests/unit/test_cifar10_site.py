@@ -79,7 +79,7 @@ def test_an_epoch_sees_every_training_image_once_and_keeps_the_last_short_batch(
     batches = list(site().train_batches(Seeds(0), 1, Training(epochs=3, batch_size=4)))
     sizes = [len(batch[1]) for batch in batches]
     assert sizes == [4, 4, 4, 4, 2] * 3
-    passes = [sum(map(which, batches[i : i + 5]), []) for i in (0, 5, 10)]
+    passes = [[i for batch in batches[at : at + 5] for i in which(batch)] for at in (0, 5, 10)]
     assert all(sorted(seen) == list(range(N - 5)) for seen in passes)
     assert passes[0] != passes[1] != passes[2]
     for images, labels, shift, flip in batches:
@@ -126,7 +126,7 @@ def test_an_empty_split_is_refused_as_a_batch_and_has_no_score() -> None:
     data = site(aside=0)
     assert data.cases()["validation"] == 0
     assert data.score(nn.Linear(1, 1), "validation") == []
-    with pytest.raises(DataError, match="there is no holdout image; set task.holdout, or method"):
+    with pytest.raises(DataError, match=r"there is no holdout image; set task\.holdout, or"):
         data.weight_batch(Seeds(0), 1, 1, "holdout", 4)
 
 

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from fedma_partition import FEDMA_8, FEDMA_16
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autofedavg.errors import DataError
 from autofedavg.tasks.partition import heterogeneous, homogeneous
+from fedma_partition import FEDMA_8, FEDMA_16
+
 
 def labels_in_any_order(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(10), 5000)).astype(np.uint8)
@@ -81,5 +82,5 @@ def test_too_few_images_are_refused_with_a_remedy() -> None:
         heterogeneous(labels, 8, 0.5, 0)
     with pytest.raises(DataError, match="cannot give each of 8 clients 10; use fewer clients"):
         homogeneous(79, 8, 0)
-    with pytest.raises(DataError, match="concentration 0.0001, 1000 attempts"):
+    with pytest.raises(DataError, match=r"concentration 0\.0001, 1000 attempts"):
         heterogeneous(np.zeros(200, dtype=int), 8, 1e-4, 0)

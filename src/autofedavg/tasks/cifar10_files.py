@@ -62,7 +62,7 @@ class Pictures:
     labels: np.ndarray
 
     def per_class(self) -> list[int]:
-        return np.bincount(self.labels, minlength=len(CLASSES)).tolist()
+        return [int(n) for n in np.bincount(self.labels, minlength=len(CLASSES))]
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,7 @@ class CifarSite:
             yield images[pick], labels[pick], shift[start:end], flip[start:end]
             start = end
 
-    def weight_batch(
-        self, seeds: Seeds, t: int, s: int, split: str, batch_size: int
-    ) -> CifarBatch:
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> CifarBatch:
         images, labels = self._of(split)
         if not len(labels):
             raise DataError(
@@ -161,7 +159,9 @@ class CifarSite:
         device = next(network.parameters()).device
         right = [
             network(normalise(some.to(device))).argmax(dim=1) == truth.to(device)
-            for some, truth in zip(images.split(SCORED), labels.split(SCORED), strict=True)
+            for some, truth in zip(
+                torch.split(images, SCORED), torch.split(labels, SCORED), strict=True
+            )
             if len(truth)
         ]
         values = torch.cat(right).double().tolist() if right else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-import pickle  # noqa: S403 - only a restricted Unpickler, behind a check of every instruction
+import pickle
 import pickletools
 from typing import Any
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from autofedavg.errors import DataError
 
-PLAIN = frozenset(
-    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 "
-    "SHORT_BINSTRING BINSTRING SHORT_BINBYTES BINBYTES BINBYTES8 SHORT_BINUNICODE "
-    "BINUNICODE EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT "
-    "SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE "
-    "BUILD".split()
-)
+PLAIN = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1",
+    "BININT2", "LONG1", "SHORT_BINSTRING", "BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8",
+    "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT",
+    "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
+}  # fmt: skip
 MEMO = 1_000_000  # a file asks for room with its largest memo number
 
 
@@ -78,7 +78,7 @@ def load(content: bytes) -> Any:
         for instruction, argument, _ in pickletools.genops(content):
             if instruction.name not in PLAIN:
                 raise DataError(f"it holds the instruction {instruction.name}")
-            if instruction.name == "LONG_BINPUT" and argument > MEMO:
+            if instruction.name == "LONG_BINPUT" and int(argument or 0) > MEMO:
                 raise DataError(f"it asks for room for {argument} values")
         return _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except DataError:
