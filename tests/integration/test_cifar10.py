@@ -14,6 +14,7 @@ from autofedavg import cli
 from autofedavg.errors import DataError
 from autofedavg.experiment.config import read_study
 from autofedavg.experiment.store import RunFolder
+from autofedavg.report.read import read_results
 from autofedavg.seeds import Seeds
 from autofedavg.tasks import cifar10_files
 from autofedavg.tasks.cifar10 import Cifar10
@@ -95,6 +96,14 @@ def test_the_run_folder_says_that_these_are_not_the_official_bytes(folder) -> No
     assert data["layout"] == "binary"
     assert sum(parts["train"] + parts["holdout"] for parts in data["cases"].values()) == 300
     assert [parts["test"] for parts in data["cases"].values()] == [14, 13, 13]
+
+
+def test_an_image_in_two_splits_counts_once_in_a_tables_heading(root, folder) -> None:
+    sites = read_results([folder]).sites
+    assert sum(sites.values()) == 340
+    assert list(sites) == ["client-00", "client-01", "client-02"]
+    kept = Cifar10(root=str(root), clients=3, holdout_images=5, train_on_holdout=True)
+    assert kept.describe()["sizes"] == sites
 
 
 def test_the_python_layout_gives_the_same_bits(folder, tmp_path) -> None:
