@@ -201,3 +201,12 @@ def test_everything_wrong_in_a_binary_folder_is_told_at_once(tmp_path) -> None:
 def test_an_empty_place_says_what_to_download(tmp_path) -> None:
     with pytest.raises(DataError, match=r"no CIFAR-10 here; take cifar-10-binary\.tar\.gz from"):
         read(tmp_path)
+
+
+def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch) -> None:
+    def forbidden(path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.is_file", forbidden)
+    with pytest.raises(DataError, match=r"cannot be looked into \(Permission denied\); allow"):
+        find(tmp_path)

@@ -90,11 +90,22 @@ def find(root: Path) -> Found | None:
     """The layout at `root`, or in the archive's folder below it.
 
     Of several the one with the most files, the binary one if they are equal.
+
+    Raises:
+        DataError: the folder may not be looked into.
     """
     layouts: tuple[Layout, ...] = ("binary", "python")
     places = [Found(at, kind) for kind in layouts for at in (root, root / FOLDERS[kind])]
-    best = min(places, key=lambda place: len(place.missing()))
-    return best if len(best.missing()) < len(BATCHES) else None
+    try:
+        missing = [len(place.missing()) for place in places]
+    except OSError as error:
+        raise DataError(
+            f"it cannot be looked into ({error.strerror})",
+            where=str(root),
+            remedy="allow this user to read it, or name another folder in task.root",
+        ) from error
+    fewest = min(missing)
+    return places[missing.index(fewest)] if fewest < len(BATCHES) else None
 
 
 def read(root: Path, progress: Progress | None = None) -> Cifar10Data:
