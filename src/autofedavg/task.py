@@ -38,6 +38,10 @@ class Task(Settings):
         """The sites, without touching their data."""
         raise NotImplementedError
 
+    def has(self, split: str) -> bool:
+        """Whether a split has cases, as far as the settings tell."""
+        return split != "holdout" or bool(getattr(self, "holdout", 0))
+
     def network(self) -> nn.Module:
         """The network, without touching the data."""
         raise NotImplementedError

@@ -10,20 +10,39 @@ from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
+from lookalikes import cifar10_binary
 
 SMALLEST = {
+    "cifar10": {"clients": 3, "holdout": 0.3},
     "synthetic": {
         "scale": 0.06,
         "extent": (24.0, 24.0, 30.0),
         "holdout": 0.3,
         "pipeline": {"roi": (16, 16, 8), "channels": (4, 8)},
-    }
+    },
 }
+# Tasks on downloaded data: the setting that names the folder, and what writes a look-alike there.
+LOOKALIKES = {"cifar10": ("root", cifar10_binary)}
+
+
+@pytest.fixture(scope="module")
+def smallest(tmp_path_factory):
+    """A task's smallest settings by name, with its look-alike folder written."""
+
+    def settings(name: str) -> dict:
+        if name not in LOOKALIKES:
+            return SMALLEST[name]
+        key, write = LOOKALIKES[name]
+        home = tmp_path_factory.mktemp(name)
+        write(home)
+        return {**SMALLEST[name], key: str(home)}
+
+    return settings
 
 
 @pytest.fixture(scope="module", params=list(TASKS))
-def made(request):
-    task = TASKS[request.param](**SMALLEST[request.param])
+def made(request, smallest):
+    task = TASKS[request.param](**smallest(request.param))
     told = []
     return task, task.problem(lambda *what: told.append(what)), told
 
@@ -37,6 +56,20 @@ def test_has_the_sites_it_names_with_cases_in_every_split(made) -> None:
     assert json.loads(json.dumps(described)) == described
     for site, parts in described["cases"].items():
         assert parts == dict(problem.sites[site].cases())
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_validation_is_empty_only_for_tasks_that_say_so(name, smallest) -> None:
+    kind = TASKS[name]
+    task = kind(**{**smallest(name), "holdout": 0.0})
+    lacking = {
+        site for site, data in task.problem().sites.items() if not data.cases()["validation"]
+    }
+    if lacking:
+        assert getattr(kind, "may_lack_validation", False)
+        assert lacking == set(task.site_names())
+    assert task.has("validation") == (not lacking)
+    assert not task.has("holdout")
 
 
 def test_network_is_the_same_architecture_each_time_and_matches_the_forecast(made) -> None:

@@ -53,9 +53,9 @@ class RunConfig:
         self.name, self.label, self.general = name, label, general
         self.task, self.training, self.method = task, training, method
         method.check(len(task.site_names()))
-        if method.learns_on == "holdout" and not getattr(task, "holdout", 0):
+        if method.learns_on and not task.has(method.learns_on):
             raise ConfigError(
-                "method.learn_on is 'holdout', but task.holdout sets no case aside",
+                f"method.learn_on is {method.learns_on!r}, but task.holdout sets no case aside",
                 where=f"run {name}",
                 remedy="set task.holdout, for every row that is to be compared",
             )

@@ -105,7 +105,8 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
             remedy=f"choose from: {', '.join(names)}",
         )
     data = repeats[0].environment["data"]
-    sites = {site: sum(parts.values()) for site, parts in sorted(data["cases"].items())}
+    sizes = data.get("sizes", {})
+    sites = {s: sizes.get(s, sum(parts.values())) for s, parts in sorted(data["cases"].items())}
     title = str(study.get("title", "Runs"))
     return Results(title, tuple(rows), str(wanted), sites, str(data["data"]))
 

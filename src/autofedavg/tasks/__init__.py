@@ -5,6 +5,7 @@ from autofedavg.registry import Registry
 TASKS = Registry(
     "task",
     {
+        "cifar10": "autofedavg.tasks.cifar10:Cifar10",
         "datalist": "autofedavg.tasks.datalist:Datalist",
         "synthetic": "autofedavg.tasks.synthetic:Synthetic",
     },

@@ -1,0 +1,203 @@
+"""CIFAR-10 as the University of Toronto publishes it: the binary and the python layout.
+
+Whatever is wrong with the six files is told at once. A batch may hold any number of images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from autofedavg.errors import DataError
+from autofedavg.task import Progress
+from autofedavg.tasks import inert_pickle
+
+PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+ARCHIVES = {"binary": "cifar-10-binary.tar.gz", "python": "cifar-10-python.tar.gz"}
+FOLDERS = {"binary": "cifar-10-batches-bin", "python": "cifar-10-batches-py"}
+TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+BATCHES = (*TRAIN, "test_batch")
+CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+PIXELS = 3 * 32 * 32
+RECORD = 1 + PIXELS
+OFFICIAL_RECORDS = 10_000
+OFFICIAL_MD5 = {  # of the official binary files
+    "data_batch_1": "5dd7e06a14cb22eb9f671a540d1b7c25",
+    "data_batch_2": "5ea93a67294ea407fff1d09f752e9692",
+    "data_batch_3": "942cd6a4bcdd0dd3c604fbe906cb4421",
+    "data_batch_4": "ae636b3ba5c66a11e91e8cb52e771fcb",
+    "data_batch_5": "53f37980c15c3d472c316c40844f3f0d",
+    "test_batch": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
+
+Layout = Literal["binary", "python"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder that holds files of one layout."""
+
+    folder: Path
+    layout: Layout
+
+    def file(self, batch: str) -> Path:
+        return self.folder / (f"{batch}.bin" if self.layout == "binary" else batch)
+
+    def missing(self) -> list[str]:
+        return [batch for batch in BATCHES if not self.file(batch).is_file()]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images (N, 3, 32, 32) and labels (N,), both unsigned bytes, in the official order."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def per_class(self) -> list[int]:
+        return [int(n) for n in np.bincount(self.labels, minlength=len(CLASSES))]
+
+
+@dataclass(frozen=True)
+class Cifar10Data:
+    """All that the six files hold.
+
+    Attributes:
+        found: where they are.
+        train: the five training batches, one after another.
+        test: the test batch.
+        md5: batch -> MD5 of its records as the binary layout writes them, whatever was read.
+    """
+
+    found: Found
+    train: Pictures
+    test: Pictures
+    md5: dict[str, str]
+
+    def official(self) -> dict[str, bool]:
+        """Batch -> whether images, labels and their order are the official ones."""
+        return {batch: digest == OFFICIAL_MD5[batch] for batch, digest in self.md5.items()}
+
+
+def find(root: Path) -> Found | None:
+    """The layout at `root`, or in the archive's folder below it.
+
+    Of several the one with the most files, the binary one if they are equal.
+
+    Raises:
+        DataError: the folder may not be looked into.
+    """
+    layouts: tuple[Layout, ...] = ("binary", "python")
+    places = [Found(at, kind) for kind in layouts for at in (root, root / FOLDERS[kind])]
+    try:
+        missing = [len(place.missing()) for place in places]
+    except OSError as error:
+        raise DataError(
+            f"it cannot be looked into ({error.strerror})",
+            where=str(root),
+            remedy="allow this user to read it, or name another folder in task.root",
+        ) from error
+    fewest = min(missing)
+    return places[missing.index(fewest)] if fewest < len(BATCHES) else None
+
+
+def read(root: Path, progress: Progress | None = None) -> Cifar10Data:
+    """Reads and checks all six batches.
+
+    Raises:
+        DataError: lists every file that is missing or cannot be used.
+    """
+    found = find(root)
+    if found is None:
+        raise DataError("there is no CIFAR-10 here", where=str(root), remedy=remedy(root))
+    wrong, batches = [], {}
+    for done, batch in enumerate(BATCHES, 1):
+        path = found.file(batch)
+        try:
+            batches[batch] = _read_batch(path, found.layout)
+        except DataError as error:
+            wrong.append(f"{path.name}: {error.what}")
+        if progress:
+            progress("reading CIFAR-10", done, len(BATCHES))
+    if wrong:
+        raise DataError(
+            f"{len(wrong)} of {len(BATCHES)} files cannot be used:\n  " + "\n  ".join(wrong),
+            where=str(found.folder),
+            remedy=remedy(root),
+        )
+    return Cifar10Data(
+        found,
+        _joined([batches[batch] for batch in TRAIN]),
+        _joined([batches["test_batch"]]),
+        {batch: _md5(records) for batch, records in batches.items()},
+    )
+
+
+def remedy(root: Path) -> str:
+    """What to do when files are missing or damaged."""
+    return f"take {ARCHIVES['binary']} from {PAGE} and unpack it in {root}"
+
+
+def _read_batch(path: Path, layout: Layout) -> np.ndarray:
+    """The (N, 3073) records of a file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError("it is missing") from None
+    except OSError as error:
+        raise DataError(f"it cannot be read ({error.strerror})") from error
+    records = _from_binary(content) if layout == "binary" else _from_pickle(content)
+    if not len(records):
+        raise DataError("it holds no image")
+    if records[:, 0].max() >= len(CLASSES):
+        at = int(np.argmax(records[:, 0] >= len(CLASSES)))
+        raise DataError(f"the label of image {at} is {records[at, 0]}, expected 0 to 9")
+    return records
+
+
+def _from_binary(content: bytes) -> np.ndarray:
+    if len(content) % RECORD:
+        raise DataError(
+            f"it has {len(content)} bytes, which are not whole images of {RECORD} bytes "
+            f"(the official file has {OFFICIAL_RECORDS * RECORD})"
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
+
+
+def _from_pickle(content: bytes) -> np.ndarray:
+    loaded = inert_pickle.load(content)
+    if not isinstance(loaded, dict):
+        raise DataError("it holds no table of images and labels")
+    table: dict[Any, Any] = {
+        key.decode("latin-1") if isinstance(key, bytes) else key: value
+        for key, value in loaded.items()
+    }
+    pixels = inert_pickle.array_of_bytes(table.get("data"), PIXELS)
+    labels = table.get("labels")
+    if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
+        raise DataError("it holds no list of labels")
+    if len(labels) != len(pixels):
+        raise DataError(f"it has {len(pixels)} images and {len(labels)} labels")
+    wide = [label for label in labels if not 0 <= label < len(CLASSES)]
+    if wide:
+        at = labels.index(wide[0])
+        raise DataError(f"the label of image {at} is {wide[0]}, expected 0 to 9")
+    column = np.array(labels, dtype=np.uint8)[:, None]
+    return np.concatenate([column, pixels], axis=1)
+
+
+def _joined(batches: Sequence[np.ndarray]) -> Pictures:
+    records = np.concatenate(batches)
+    images = np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, 32, 32)
+    return Pictures(images, np.ascontiguousarray(records[:, 0]))
+
+
+def _md5(records: np.ndarray) -> str:
+    return hashlib.md5(records.tobytes(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,193 @@
+"""One client's share of CIFAR-10, and the loss on its batches: FedMA's pipeline.
+
+Images stay unsigned bytes and lie where the network is. Training batches carry, besides images and
+labels, where to crop and whether to flip; the loss does it for the whole batch at once: reflect-pad
+by 4, crop 32 x 32, flip with chance 1/2, normalise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autofedavg.client import CaseScore
+from autofedavg.errors import DataError
+from autofedavg.seeds import Purpose, Seeds
+from autofedavg.tasks.cifar10_files import Pictures
+from autofedavg.workbench import Training
+
+SIZE = 32
+PAD = 4
+MEAN = (125.3, 123.0, 113.9)  # of a channel, on the scale of the bytes
+STD = (63.0, 62.1, 66.7)
+SCORED = 500
+
+CifarBatch = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def cifar_loss(network: nn.Module, batch: CifarBatch) -> Tensor:
+    """Cross entropy of a batch, cropped, flipped and normalised where the network is.
+
+    Args:
+        network: from (B, 3, 32, 32) to (B, 10).
+        batch: images (B, 3, 32, 32) in bytes, labels (B,), shift (B, 2) in 0..8 down and to the
+            right within the padded image (4 and 4 leave it in place), flip (B,).
+    """
+    device = next(network.parameters()).device
+    images, labels, shift, flip = (part.to(device) for part in batch)
+    logits = network(normalise(augment(images, shift, flip)))
+    return functional.cross_entropy(logits.float(), labels)
+
+
+def augment(images: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
+    """Reflect-pads by 4, crops and flips every image by its own numbers."""
+    device = images.device
+    steps = torch.arange(SIZE, device=device) - PAD
+    rows = _reflected(shift[:, :1] + steps)
+    columns = _reflected(shift[:, 1:] + steps)
+    columns = torch.where(flip[:, None], columns.flip(1), columns)
+    image = torch.arange(len(images), device=device)
+    channel = torch.arange(images.shape[1], device=device)
+    return images[
+        image[:, None, None, None],
+        channel[None, :, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Bytes to numbers of about zero mean and unit spread, per channel."""
+    mean, std = _statistics(images.device)
+    return (images.float() - mean) / std
+
+
+def _reflected(place: Tensor) -> Tensor:
+    """Places outside the image mirrored at its first and last line."""
+    inside = place.abs()
+    return torch.minimum(inside, 2 * (SIZE - 1) - inside)
+
+
+@cache
+def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and spread on a device, put there once: a copy in every step would wait for it."""
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    return mean, std
+
+
+class CifarSite:
+    """One client's images, as it sees them.
+
+    Args:
+        site: its name.
+        local: its training images in their order; the last `aside` of them are the holdout.
+        local_names: case names of these.
+        test: its share of the test images.
+        test_names: case names of these.
+        aside: size of the holdout, which is also the validation split.
+        train_on_holdout: whether it is trained on all the same.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        local: Pictures,
+        local_names: Sequence[str],
+        test: Pictures,
+        test_names: Sequence[str],
+        aside: int,
+        train_on_holdout: bool,
+    ) -> None:
+        self.site = site
+        n = len(local_names)
+        trained = n if train_on_holdout else n - aside
+        held = ("local", slice(n - aside, n))
+        self._splits = {
+            "train": ("local", slice(0, trained)),
+            "holdout": held,
+            "validation": held,
+            "test": ("test", slice(0, len(test_names))),
+        }
+        self._names = {"local": list(local_names), "test": list(test_names)}
+        self._arrays = {"local": _tensors(local), "test": _tensors(test)}
+
+    def cases(self) -> Mapping[str, int]:
+        return {split: part.stop - part.start for split, (_, part) in self._splits.items()}
+
+    def settle(self, device: torch.device) -> None:
+        """Moves the images to a device, where batches are then made."""
+        self._arrays = {
+            kind: (images.to(device), labels.to(device))
+            for kind, (images, labels) in self._arrays.items()
+        }
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[CifarBatch]:
+        images, labels = self._of("train")
+        device = images.device
+        order, ends = self._order(seeds, t, training)
+        random = seeds.numpy(self.site, Purpose.TRANSFORMS, t)
+        shift = torch.from_numpy(random.randint(2 * PAD + 1, size=(len(order), 2))).to(device)
+        flip = torch.from_numpy(random.random_sample(len(order)) < 0.5).to(device)
+        picks = torch.from_numpy(order).to(device)
+        start = 0
+        for end in ends:
+            pick = picks[start:end]
+            yield images[pick], labels[pick], shift[start:end], flip[start:end]
+            start = end
+
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> CifarBatch:
+        images, labels = self._of(split)
+        if not len(labels):
+            raise DataError(
+                f"there is no {split} image",
+                where=f"site {self.site}",
+                remedy="set task.holdout, or method.learn_on to 'train'",
+            )
+        random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
+        pick = torch.from_numpy(random.randint(len(labels), size=batch_size)).to(images.device)
+        shift = torch.full((batch_size, 2), PAD, device=images.device)
+        flip = torch.zeros(batch_size, dtype=torch.bool, device=images.device)
+        return images[pick], labels[pick], shift, flip
+
+    def score(self, network: nn.Module, split: str) -> list[CaseScore]:
+        images, labels = self._of(split)
+        device = next(network.parameters()).device
+        right = [
+            network(normalise(some.to(device))).argmax(dim=1) == truth.to(device)
+            for some, truth in zip(
+                torch.split(images, SCORED), torch.split(labels, SCORED), strict=True
+            )
+            if len(truth)
+        ]
+        values = torch.cat(right).double().tolist() if right else []
+        kind, part = self._splits[split]
+        names = self._names[kind][part]
+        return [
+            CaseScore(name, "accuracy", value) for name, value in zip(names, values, strict=True)
+        ]
+
+    def _of(self, split: str) -> tuple[Tensor, Tensor]:
+        kind, part = self._splits[split]
+        images, labels = self._arrays[kind]
+        return images[part], labels[part]
+
+    def _order(self, seeds: Seeds, t: int, training: Training) -> tuple[np.ndarray, list[int]]:
+        """The images of a round one after another, and where each batch ends."""
+        random = seeds.numpy(self.site, Purpose.TRAIN_BATCHES, t)
+        n, size = self.cases()["train"], training.batch_size
+        if training.iterations:
+            count = training.iterations * size
+            return random.randint(n, size=count), list(range(size, count + 1, size))
+        order = np.concatenate([random.permutation(n) for _ in range(training.epochs)])
+        within = [*range(size, n, size), n]
+        return order, [n * epoch + end for epoch in range(training.epochs) for end in within]
+
+
+def _tensors(pictures: Pictures) -> tuple[Tensor, Tensor]:
+    images = torch.from_numpy(np.ascontiguousarray(pictures.images))
+    return images, torch.from_numpy(pictures.labels.astype(np.int64))

@@ -1,0 +1,109 @@
+"""Reads arrays, numbers and text out of a pickle without running anything that is in it.
+
+Two walls. Every instruction is looked at before one is carried out, and only those that build
+plain values pass. The three NumPy names such files use lead to stand-ins that remember what they
+were given and do nothing; every other name is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+from typing import Any
+
+import numpy as np
+
+from autofedavg.errors import DataError
+
+PLAIN = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1",
+    "BININT2", "LONG1", "SHORT_BINSTRING", "BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8",
+    "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT",
+    "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
+}  # fmt: skip
+MEMO = 1_000_000  # a file asks for room with its largest memo number
+
+
+class _Inert:
+    """Remembers its arguments and its state."""
+
+    __slots__ = ("arguments", "state")
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Array(_Inert):
+    """Stands for `numpy.ndarray`, and for the function that begins one."""
+
+    __slots__ = ()
+
+
+class _Kind(_Inert):
+    """Stands for `numpy.dtype`."""
+
+    __slots__ = ()
+
+
+KNOWN = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Kind,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in KNOWN:
+            raise DataError(f"it asks for {module}.{name}, which data does not need")
+        return KNOWN[module, name]
+
+
+def load(content: bytes) -> Any:
+    """The plain values in a pickle, bytes where Python 2 wrote text.
+
+    Raises:
+        DataError: it asks for a name or an instruction that plain data does not need, or it is
+            not a pickle.
+    """
+    try:
+        for instruction, argument, _ in pickletools.genops(content):
+            if instruction.name not in PLAIN:
+                raise DataError(f"it holds the instruction {instruction.name}")
+            if instruction.name == "LONG_BINPUT" and int(argument or 0) > MEMO:
+                raise DataError(f"it asks for room for {argument} values")
+        return _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except DataError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"it is not a whole pickle ({type(error).__name__}: {reason})") from error
+
+
+def array_of_bytes(value: Any, columns: int) -> np.ndarray:
+    """A loaded (rows, columns) array of unsigned bytes.
+
+    Raises:
+        DataError: it is something else.
+    """
+    state = value.state if isinstance(value, _Array) else None
+    if not (isinstance(state, tuple) and len(state) == 5):
+        raise DataError("there is no array in it")
+    _, shape, kind, fortran, raw = state
+    unsigned = isinstance(kind, _Kind) and kind.arguments[:1] in ((b"u1",), ("u1",), ("|u1",))
+    whole = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+    if not (unsigned and whole and fortran is False and isinstance(raw, bytes)):
+        raise DataError("its array is not one of unsigned bytes, row by row")
+    if len(shape) != 2 or shape[1] != columns or len(raw) != math.prod(shape):
+        raise DataError(
+            f"its array has the shape {shape} and {len(raw)} bytes, expected (N, {columns})"
+        )
+    return np.frombuffer(raw, dtype=np.uint8).reshape(shape)
