@@ -200,8 +200,8 @@ def _but_fold(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _study_of(folder: Path) -> dict[str, Any]:
-    path = folder.parent.parent / "study.json"
-    return read_json(path) if path.exists() else {}
+    above = [parent / "study.json" for parent in folder.parents[1:3]]  # a fold has its own folder
+    return next((read_json(path) for path in above if path.exists()), {})
 
 
 def _rank(name: str, order: Sequence[str]) -> tuple[int, str]:
