@@ -21,13 +21,13 @@ from autofedavg.seeds import Purpose, Seeds
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.prefetch import ahead
 from autofedavg.tasks.prepared import Prepared
+from autofedavg.tasks.window import Box, rows_at_once, slabs
 from autofedavg.workbench import Loss, Training
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
     warnings.simplefilter("ignore")
     from monai.data import MetaTensor
-    from monai.inferers import SlidingWindowInferer
     from monai.losses import DiceCELoss, DiceLoss
     from monai.networks.nets import BasicUNet, UNet
     from monai.transforms import SpatialResample
@@ -90,9 +90,6 @@ class SegmentationSite:
     ) -> None:
         self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
         self._ahead = 0 if all(c.held for part in cases.values() for c in part) else 2
-        self._infer = SlidingWindowInferer(
-            how.roi, sw_batch_size=8, overlap=how.overlap, mode="gaussian"
-        )
         self._resample = SpatialResample(
             mode="bilinear", padding_mode="border", align_corners=False, dtype=torch.float32
         )
@@ -126,11 +123,8 @@ class SegmentationSite:
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores = []
-        jobs = (partial(_whole, case) for case in self._cases[split])
-        for case, (image, original) in zip(
-            self._cases[split], ahead(jobs, min(1, self._ahead)), strict=True
-        ):
-            found = self.predict(network, case, image)
+        for case in self._cases[split]:
+            found, original = self.predict(network, case), case.original()
             values = []
             for number, name in enumerate(self._classes, 1):
                 values.append(dice(found == number, original == number))
@@ -140,33 +134,48 @@ class SegmentationSite:
             scores.append(CaseScore(case.case, "label_voxels", float((original > 0).sum())))
         return scores
 
-    def predict(self, network: nn.Module, case: Prepared, image: Tensor | None = None) -> Tensor:
+    def predict(self, network: nn.Module, case: Prepared) -> Tensor:
         """The predicted class of every voxel of the file's own grid, uint8."""
-        device = next(network.parameters()).device
-        whole = case.image() if image is None else image
-        short = [max(0, roi - size) for roi, size in zip(self._how.roi, case.size, strict=True)]
-        sides = [side for lack in reversed(short) for side in (0, lack)]
-        padded = pad(whole.to(device), sides, value=case.low)
-        logits = self._infer(padded[None], network)[0]
-        logits = logits[(slice(None), *(slice(size) for size in case.size))]
+        how = self._how
+        size = tuple(max(pair) for pair in zip(case.size, how.roi, strict=True))
+        parts = slabs(network, partial(_part, case), size, how.roi, how.overlap)
+        inside = tuple(slice(n) for n in case.size[1:])
         if not case.moved:
-            classes: Tensor = logits.argmax(dim=0).to(torch.uint8).cpu()
-            return classes
-        return self._back(torch.softmax(logits.float(), dim=0).cpu(), case)
+            found = torch.empty(case.size, dtype=torch.uint8)
+            for first, part in parts:
+                rows = min(first + part.shape[1], case.size[0])
+                classes = part[(slice(None), slice(rows - first), *inside)].argmax(dim=0)
+                found[first:rows] = classes.to(torch.uint8).cpu()
+            return found
+        chance = torch.empty((len(self._classes), *case.size))
+        for first, part in parts:
+            rows = min(first + part.shape[1], case.size[0])
+            part = part[(slice(None), slice(rows - first), *inside)]
+            chance[:, first:rows] = torch.softmax(part, dim=0)[1:].cpu()
+        return self._back(chance, case)
 
     def _back(self, chance: Tensor, case: Prepared) -> Tensor:
-        """Probabilities on the prepared grid -> classes on the file's; outside is background."""
-        affine = case.affine
-        if self._how.crop:
+        """Foreground probabilities on the prepared grid -> classes on the file's own.
+
+        Interpolation keeps the sum over the classes, so background is what is left to one.
+        """
+        affine, goal = case.affine, case.original_affine
+        if self._how.crop:  # what was cut away is background
             chance = pad(chance, (1, 1) * 3)
-            chance[0] += (chance.sum(dim=0) == 0).to(chance)
             affine[:3, 3] -= affine[:3, :3].sum(axis=1)
-        back = self._resample(
-            MetaTensor(chance, affine=torch.from_numpy(affine)),
-            dst_affine=torch.from_numpy(case.original_affine),
-            spatial_size=case.original().shape,
-        )
-        found: Tensor = back.as_tensor().argmax(dim=0).to(torch.uint8)
+        source = MetaTensor(chance, affine=torch.from_numpy(affine))
+        size = tuple(case.original().shape)
+        found = torch.empty(size, dtype=torch.uint8)
+        step = rows_at_once(size)
+        for first in range(0, size[0], step):
+            rows = min(step, size[0] - first)
+            shifted = goal.copy()
+            shifted[:3, 3] += first * goal[:3, 0]
+            part = self._resample(
+                source, dst_affine=torch.from_numpy(shifted), spatial_size=(rows, *size[1:])
+            ).as_tensor()
+            every = torch.cat([1 - part.sum(dim=0, keepdim=True), part])
+            found[first : first + rows] = every.argmax(dim=0).to(torch.uint8)
         return found
 
     def _picks(self, seeds: Seeds, t: int, training: Training) -> Iterator[np.ndarray]:
@@ -222,5 +231,9 @@ class SegmentationSite:
         return anywhere
 
 
-def _whole(case: Prepared) -> tuple[Tensor, Tensor]:
-    return case.image(), case.original()
+def _part(case: Prepared, box: Box) -> Tensor:
+    """A window's part of an image; beyond the image's end, its smallest intensity."""
+    image, _ = case.crop(box)
+    short = [b.stop - max(b.start, size) for b, size in zip(box, case.size, strict=True)]
+    sides = [side for lack in reversed(short) for side in (0, max(0, lack))]
+    return pad(image, sides, value=case.low) if any(sides) else image
