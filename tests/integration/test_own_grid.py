@@ -125,7 +125,7 @@ def test_several_classes_come_back_each_in_its_place(tmp_path, crop) -> None:
     label = nested()
     image = np.choose(np.searchsorted([0, 1, 3], label), [0.0, 50.0, 100.0])
     affine = oblique(SPACING, *ORIENTATIONS["permuted"])
-    site, prepared = site_of(
+    site, _ = site_of(
         tmp_path, image, label, affine, TWO, spacing=(0.6, 0.6, 0.6), roi=(32, 32, 32), crop=crop
     )
     scores = {s.metric: s.value for s in site.score(Oracle((0.0, 1.0, 0.5)), "test")}
@@ -150,9 +150,7 @@ def test_flat_images_come_back_to_the_pixel(tmp_path, size) -> None:
     label = (((rows - 6) / 4) ** 2 + ((columns - 5) / 3) ** 2 < 1).astype(np.uint8)
     Image.fromarray(label * 255).save(tmp_path / "image.png")
     Image.fromarray(label).save(tmp_path / "label.png")
-    how = Pipeline(
-        spacing="keep", window=(0.0, 255.0), roi=(32, 16), overlap=0.5, channels=(4, 8)
-    )
+    how = Pipeline(spacing="keep", window=(0.0, 255.0), roi=(32, 16), overlap=0.5, channels=(4, 8))
     case = Case("a", "test", (tmp_path / "image.png",), tmp_path / "label.png")
     prepared = Store(how, BINARY, str(tmp_path / "cache")).prepare(case)
     site = SegmentationSite("north", {"test": [prepared]}, how)

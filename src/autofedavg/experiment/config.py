@@ -31,6 +31,7 @@ from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 
 
 class Rounds(Settings):
@@ -223,13 +224,14 @@ def _row(
     _anchor(values, folder)
     for text in overrides:
         override(values, text)
+    _anchor(values, Path())  # those given on the command line begin where it was given
     return _run(values, place)
 
 
 def _anchor(values: Values, folder: Path) -> None:
     """Paths that a study writes begin at the study's folder, wherever it is run from."""
     task = values.get("task")
-    if isinstance(task, dict) and task.get("name") in TASKS:
+    if isinstance(task, dict) and str(task.get("name")) in TASKS:
         for name in TASKS[str(task["name"])].paths:
             if isinstance(task.get(name), str) and task[name]:
                 task[name] = str((folder / task[name]).absolute())
@@ -279,7 +281,8 @@ def _toml(values: Values, table: str, said: Mapping[str, str]) -> Iterator[str]:
     """TOML lines of nested values; JSON's scalars and arrays are also TOML's."""
     for key, value in values.items():
         if not isinstance(value, dict):
-            text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            quoted = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+            text = f"{quoted} = {json.dumps(value, ensure_ascii=False)}"
             origin = said.get(f"{table}{key}")
             yield f"{text}  # {origin}" if origin else text
     for key, value in values.items():
