@@ -36,3 +36,14 @@ def prepared(how, cases, cache: Path, classes=BINARY):
         found[case.split].append(store.prepare(case))
         found[case.split][-1].hold()
     return found
+
+
+def oblique(spacing, axes=(0, 1, 2), signs=(1, 1, 1), origin=(-31.5, 12.25, 107.0)) -> np.ndarray:
+    """An affine that is rotated by 17 and 8 degrees; file axis k runs along RAS axis `axes[k]`."""
+    one, two = np.deg2rad([17.0, 8.0])
+    turn = np.array([[np.cos(one), -np.sin(one), 0], [np.sin(one), np.cos(one), 0], [0, 0, 1]])
+    tilt = np.array([[1, 0, 0], [0, np.cos(two), -np.sin(two)], [0, np.sin(two), np.cos(two)]])
+    affine = np.eye(4)
+    affine[:3, :3] = (turn @ tilt @ np.eye(3)[:, list(axes)]) * np.multiply(spacing, signs)
+    affine[:3, 3] = origin
+    return affine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from autofedavg.method import Method
 from autofedavg.settings import Settings, origins, setting
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import Training
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 
 
 class Rounds(Settings):
@@ -127,7 +130,8 @@ def _toml(values: Values, table: str, said: Mapping[str, str]) -> Iterator[str]:
     """TOML lines of nested values; JSON's scalars and arrays are also TOML's."""
     for key, value in values.items():
         if not isinstance(value, dict):
-            text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            quoted = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+            text = f"{quoted} = {json.dumps(value, ensure_ascii=False)}"
             origin = said.get(f"{table}{key}")
             yield f"{text}  # {origin}" if origin else text
     for key, value in values.items():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import model_validator
 from torch import nn
 
@@ -15,6 +16,7 @@ from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
+from autofedavg.tasks.casefolder import Prepared
 from autofedavg.tasks.defaults import OpenPipeline
 from autofedavg.tasks.fingerprint import Fingerprint, fingerprint
 from autofedavg.tasks.listing import Listing, read_listing
@@ -23,6 +25,8 @@ from autofedavg.tasks.preparation import Case
 from autofedavg.tasks.prepared import SPLITS, Store
 from autofedavg.tasks.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.splits import Split, split_digest, splits_of
+
+MOST_CLASSES = 255  # labels are bytes
 
 
 class Datalist(Task):
@@ -81,6 +85,8 @@ class Datalist(Task):
         values = [value for found in self.classes.values() for value in found]
         if len(values) != len(set(values)) or any(value < 1 for value in values):
             raise ValueError("classes must name every value once, from 1 (0 is background)")
+        if not all(self.classes.values()) or len(self.classes) > MOST_CLASSES:
+            raise ValueError(f"1 to {MOST_CLASSES} classes, each with a value, can be learned")
         return self
 
     def resolved(self, progress: Progress | None = None) -> Self:
@@ -94,15 +100,22 @@ class Datalist(Task):
         if not self.classes:
             named = dict(self.listing.classes)
             found["classes"] = named or {str(value): (value,) for value in seen.values()}
-            if not found["classes"]:
+            if not 0 < len(found["classes"]) <= MOST_CLASSES:
+                many = f"the labels hold {len(found['classes'])} different values"
                 raise DataError(
-                    "every label is empty",
+                    many if found["classes"] else "every label is empty",
                     where=str(self.listing.path),
-                    remedy="look at the label files",
+                    remedy="look whether the files are labels, or set task.classes",
                 )
         copy = self.model_copy(update=found)
         copy.__pydantic_fields_set__.difference_update(set(found) - {"pipeline"})
         copy.pipeline.pipeline()
+        return copy
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copy = super().model_copy(update=update, deep=deep)
+        for name in ("listing", "splits"):  # they depend on what may have been changed
+            copy.__dict__.pop(name, None)
         return copy
 
     @cached_property
@@ -150,26 +163,51 @@ class Datalist(Task):
         task = self.resolved(progress)
         how = task.pipeline.pipeline()
         prepared = task._store().sites(task.cases(), progress)
+        task._check_channels(prepared)
         names = [*task.classes]
         sites: dict[str, LocalData] = {
             site: SegmentationSite(site, cases, how, names) for site, cases in prepared.items()
         }
         return Problem(task.network, loss(how), sites)
 
+    def _check_channels(self, prepared: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
+        found = {
+            case.channels: f"{site}/{case.case}"
+            for site, parts in prepared.items()
+            for cases in parts.values()
+            for case in cases
+        }
+        for channels, case in found.items():
+            if channels != self.image_channels:
+                raise DataError(
+                    f"it has {channels} channels, and task.image_channels is {self.image_channels}",
+                    where=case,
+                    remedy="set it to 0 to have them counted; all images need the same number",
+                )
+
     def network(self) -> nn.Module:
         task = self.resolved()
         return network(task.pipeline.pipeline(), task.image_channels, len(task.classes))
 
     def memory(self) -> int:
-        cases = self.fingerprint().cases
-        whole = sum(int(np.prod(case.grid)) * (2 * case.channels + 2) for case in cases)
-        return min(whole, int(self.hold * 2**30))
+        spacing = self.resolved().pipeline.spacing
+        whole = 0.0
+        for case in self.fingerprint().cases:
+            voxels = math.prod(case.grid)
+            times = 1.0
+            if case.spacing and isinstance(spacing, tuple):
+                times = math.prod(case.spacing) / math.prod(spacing)
+            # float16 image, uint8 label, and the label on its own grid.
+            whole += voxels * times * (2 * case.channels + 1) + voxels
+        return min(int(whole), int(self.hold * 2**30))
 
     def where(self) -> str:
         wanted = [p for e in self.listing.entries for p in (*e.image, e.label)]
         lacking = sum(not path.exists() for path in wanted)
         state = f"{lacking} of {len(wanted)} files are missing" if lacking else "all files there"
-        return f"in {self.listing.root}: {state}"
+        left_out = self.listing.unlabelled
+        also = f", {left_out} cases without a label are left out" if left_out else ""
+        return f"in {self.listing.root}: {state}{also}"
 
     def describe(self) -> dict[str, Any]:
         counted = {
@@ -178,9 +216,10 @@ class Datalist(Task):
         }
         content = hashlib.sha256()
         task = self.resolved()
+        store = task._store()
         for site, cases in task.cases().items():
             for case in cases:
-                facts = task._store().prepare(case).facts
+                facts = store.prepare(case).facts
                 content.update(f"{site} {case.case} {facts['image_sha256']}".encode())
                 content.update(facts["label_sha256"].encode())
         return {

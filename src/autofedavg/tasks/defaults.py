@@ -114,7 +114,12 @@ class OpenPipeline(Settings):
             raise ConfigError(said, where="task.pipeline", remedy="change what is set") from error
 
     def settle(self, seen: Fingerprint) -> OpenPipeline:
-        """A copy with everything that was left open worked out from the data."""
+        """A copy with everything that was left open worked out from the data.
+
+        Raises:
+            ConfigError: what is set does not fit the data.
+        """
+        self._refuse_misfits(seen)
         spacing = self.spacing
         if spacing == "auto":
             known = seen.spacing() if seen.axes == 3 else None
@@ -125,9 +130,9 @@ class OpenPipeline(Settings):
         if self.network == "basic-unet":
             strides, levels = (), 4
         steps = strides if isinstance(strides, tuple) and strides else None
-        base = size if self.roi == "auto" else self.roi
         if steps is None:
-            steps = _steps(base, levels, both=self.network == "basic-unet")
+            given = None if self.roi == "auto" else self.roi
+            steps = _steps(size, given, levels, both=self.network == "basic-unet")
         normalise, window = self._intensities(seen)
         roi = self.roi if self.roi != "auto" else _roi(size, steps)
         first = 16 if seen.axes == 3 else 32
@@ -145,6 +150,23 @@ class OpenPipeline(Settings):
         }
         return filled(self, found)
 
+    def _refuse_misfits(self, seen: Fingerprint) -> None:
+        """What is set must have as many axes as the images, and a spacing needs one to start at."""
+        strides = [("strides", stride) for stride in self.strides if self.strides != "auto"]
+        for name, value in [("spacing", self.spacing), ("roi", self.roi), *strides]:
+            if isinstance(value, tuple) and len(value) != seen.axes:
+                raise ConfigError(
+                    f"{name} has {len(value)} sizes, and the images have {seen.axes} axes",
+                    where=f"task.pipeline.{name}",
+                    remedy="give one size per axis, or 'auto'",
+                )
+        if isinstance(self.spacing, tuple) and seen.spacing() is None:
+            raise ConfigError(
+                "spacing is set, and the voxel spacing of some images is unknown",
+                where="task.pipeline.spacing",
+                remedy="set it to 'keep', or write the spacing into every file",
+            )
+
     def _intensities(self, seen: Fingerprint) -> tuple[Normalise, tuple[float, float]]:
         """How to normalise: CT has fixed units, colour pictures a fixed range, nothing else has."""
         cases = seen.cases
@@ -153,15 +175,16 @@ class OpenPipeline(Settings):
         bytes_of_colour = seen.axes == 2 and all(case.eight_bit for case in cases)
         normalise = self.normalise
         if normalise == "auto":
-            normalise = "window" if ct or bytes_of_colour else "zscore"
+            fixed = ct or bytes_of_colour or self.window != "auto"
+            normalise = "window" if fixed else "zscore"
         window = self.window
         if window == "auto":
             window = (0.0, 255.0)
             if not bytes_of_colour:
                 under = [v for c in cases for f in c.foreground for v in f]
                 every = under or [v for c in cases for p in c.percentiles for v in p]
-                low, high = (round(float(v), 3) for v in np.percentile(every, (0.5, 99.5)))
-                window = (low, max(high, low + 1e-3))
+                low, high = (float(f"{v:.6g}") for v in np.percentile(every, (0.5, 99.5)))
+                window = (low, high if high > low else low + max(1e-3, 1e-3 * abs(low)))
         return normalise, window
 
 
@@ -182,18 +205,24 @@ def _median_size(seen: Fingerprint, spacing: object) -> tuple[int, ...]:
     return tuple(max(1, int(n)) for n in np.round(np.median(grids, axis=0)))
 
 
-def _steps(size: tuple[int, ...], levels: int | None, *, both: bool) -> tuple[tuple[int, ...], ...]:
-    """Strides level by level: an axis is halved unless it is much shorter than the longest."""
-    left = [float(n) for n in size]
+def _steps(
+    size: tuple[int, ...], roi: tuple[int, ...] | None, levels: int | None, *, both: bool
+) -> tuple[tuple[int, ...], ...]:
+    """Strides level by level: an axis is halved unless it is much shorter than the longest.
+
+    A roi that is given is only halved where that leaves whole numbers.
+    """
+    left = [float(n) for n in roi or size]
     steps: list[tuple[int, ...]] = []
     while len(steps) < (4 if levels is None else levels):
         longest = max(left)
-        step = tuple(2 if both or (n > longest / 2 and n >= 8) else 1 for n in left)
+        halved = [n > longest / 2 and n >= 8 and not (roi and n % 2) for n in left]
+        step = tuple(2 if both or half else 1 for half in halved)
         if levels is None and max(step) == 1:
             break
         steps.append(step)
         left = [n / s for n, s in zip(left, step, strict=True)]
-    return tuple(steps) or ((2,) * len(size),)
+    return tuple(steps) or ((1,) * len(size),)
 
 
 def _roi(size: tuple[int, ...], steps: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -206,4 +235,6 @@ def _roi(size: tuple[int, ...], steps: tuple[tuple[int, ...], ...]) -> tuple[int
             break
         axis = int(np.argmax(large))
         roi[axis] -= int(times[axis])
+    if tuple(roi) == tuple(int(t) for t in times):  # the network needs more than one voxel below
+        roi[int(np.argmax(size))] *= 2
     return tuple(roi)

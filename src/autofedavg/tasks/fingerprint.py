@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +24,10 @@ from autofedavg.errors import DataError
 from autofedavg.task import Progress
 from autofedavg.tasks.files import Scan, identity, read_label
 from autofedavg.tasks.listing import Entry, Listing
-from autofedavg.tasks.places import cache_home
+from autofedavg.tasks.places import cache_home, writing
 from autofedavg.tasks.preparation import Case, load
 
-VERSION = 1  # part of every key: raise it whenever the same file is measured otherwise
+VERSION = 2  # part of every key: raise it whenever the same file is measured otherwise
 LEVELS = tuple(np.linspace(0, 100, 101))
 
 
@@ -152,15 +154,16 @@ def _tried(entry: Entry, folder: Path) -> CaseFacts | DataError:
         about = [[str(p.absolute()), identity(p)] for p in (*entry.image, entry.label)]
         key = hashlib.sha256(json.dumps([VERSION, about]).encode()).hexdigest()[:24]
         path = folder / f"{key}.json"
-        if path.exists():
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or spoiled
             return _restored(json.loads(path.read_text(encoding="utf-8")))
         facts = _measure(entry)
     except DataError as error:
         return error
-    folder.mkdir(parents=True, exist_ok=True)
-    making = path.with_suffix(f".{os.getpid()}-{id(facts)}")
-    making.write_text(json.dumps(facts._asdict()), encoding="utf-8")
-    making.replace(path)
+    making = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        making.write_text(json.dumps(facts._asdict()), encoding="utf-8")
+        making.replace(path)
     return facts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -102,6 +103,8 @@ class Pipeline(Settings):
     def _fits_together(self) -> Pipeline:
         if self.axes not in (2, 3):
             raise ValueError(f"roi must have two or three sizes, not {self.axes}")
+        if min(self.roi) < 1:
+            raise ValueError(f"every size of roi must be above 0, not {self.roi}")
         if self.spacing != "keep" and (len(self.spacing) != self.axes or min(self.spacing) <= 0):
             raise ValueError(f"spacing must have {self.axes} sizes above 0, like roi, or be 'keep'")
         if self.axes == 2 and (self.spacing != "keep" or self.crop):
@@ -109,15 +112,18 @@ class Pipeline(Settings):
         if self.window[0] >= self.window[1]:
             raise ValueError("window must rise")
         self._check_network()
-        for axis, size in enumerate(self.roi):
-            times = 1
-            for stride in self.shrinking:
-                times *= stride[axis]
-            if size % times:
+        times = [math.prod(stride[axis] for stride in self.shrinking) for axis in range(self.axes)]
+        for size, by in zip(self.roi, times, strict=True):
+            if size % by:
                 raise ValueError(
                     f"every size of roi must be a multiple of what the network shrinks it by: "
-                    f"{size} is not a multiple of {times}"
+                    f"{size} is not a multiple of {by}"
                 )
+        if tuple(times) == self.roi:  # instance norm needs more than one value
+            raise ValueError(
+                f"the network shrinks roi {self.roi} to a single voxel: enlarge roi, or take "
+                "fewer channels"
+            )
         return self
 
     def _check_network(self) -> None:

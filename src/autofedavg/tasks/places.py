@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from autofedavg.errors import DataError
 
 
 def data_home(name: str = "") -> Path:
@@ -15,3 +19,20 @@ def cache_home() -> Path:
     """Where generated and prepared data is kept: AUTOFEDAVG_CACHE, or the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("AUTOFEDAVG_CACHE") or Path(home) / "autofedavg")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A disk that is full or cannot be written as a DataError that says what to do.
+
+    Raises:
+        DataError: something could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"prepared cases cannot be written: {error.strerror or error}",
+            where=str(folder),
+            remedy="make room there, or set task.cache or AUTOFEDAVG_CACHE",
+        ) from error

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.files import ROUNDING, Scan, offset, read, read_label
+from autofedavg.tasks.files import ROUNDING, Scan, digest, offset, read, read_label
 from autofedavg.tasks.pipeline import Pipeline
 
 with warnings.catch_warnings():
@@ -56,6 +56,7 @@ class Arrays:
         affine: (4, 4) of the prepared grid; voxels are the unit where space is unknown.
         original: the label on its own grid; None when that is the prepared grid.
         original_affine: (4, 4) of that grid.
+        digests: of the numbers in the files, image and label.
     """
 
     image: np.ndarray
@@ -63,6 +64,7 @@ class Arrays:
     affine: np.ndarray
     original: np.ndarray | None
     original_affine: np.ndarray
+    digests: tuple[str, str]
 
 
 def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
@@ -76,20 +78,28 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
         raise DataError(
             f"its grid is {_grid(label.grid)}, the image's {_grid(image.grid)}",
             where=str(case.label),
+            remedy="name the label that was drawn on this image",
         )
     apart = offset(image.affine, label.affine, image.grid)
     if apart > ROUNDING:
         raise DataError(
             f"it lies elsewhere in space than its image: {apart:.2g} voxels apart",
             where=str(case.label),
+            remedy="resample the label to its image's grid, or mend the affine that is wrong",
         )
     named = str(case.image[0])
     if not np.isfinite(image.values).all():
-        raise DataError("it holds numbers that are not finite", where=named)
+        raise DataError(
+            "it holds numbers that are not finite", where=named, remedy="export the image anew"
+        )
     flat = [k for k, channel in enumerate(image.values) if channel.min() == channel.max()]
     if flat:
         which = f"channel {flat[0]} has" if len(image.values) > 1 else "it has"
-        raise DataError(f"{which} one and the same value everywhere", where=named)
+        raise DataError(
+            f"{which} one and the same value everywhere",
+            where=named,
+            remedy="export the image anew, or take the case out",
+        )
     return image, _numbered(label.values[0], classes, case.label)
 
 
@@ -102,9 +112,11 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
     scan, label = load(case, classes)
     if len(scan.grid) != how.axes:
         raise DataError(
-            f"it has {len(scan.grid)} axes, the pipeline's roi {how.axes}", where=str(case.image[0])
+            f"it has {len(scan.grid)} axes, the pipeline's roi {how.axes}",
+            where=str(case.image[0]),
+            remedy="give task.pipeline.roi as many sizes as the images have axes",
         )
-    if how.spacing != "keep" and scan.affine is None:
+    if how.spacing != "keep" and scan.spacing is None:
         raise DataError(
             "its voxel spacing is unknown, so it cannot be resampled",
             where=str(case.image[0]),
@@ -123,6 +135,7 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
         after,
         None if still and small.shape == label.shape else label,
         before,
+        (digest(scan.values), digest(label)),
     )
 
 

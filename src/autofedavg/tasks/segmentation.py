@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 
 from autofedavg.client import CaseScore
 from autofedavg.seeds import Purpose, Seeds
+from autofedavg.tasks.casefolder import Prepared
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.prefetch import ahead
-from autofedavg.tasks.prepared import Prepared
 from autofedavg.tasks.window import Box, rows_at_once, slabs
 from autofedavg.workbench import Loss, Training
 

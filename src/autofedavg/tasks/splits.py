@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,12 +94,17 @@ def _drawn(listing: Listing, found: Split, shares: Sequence[float], seed: int) -
     path = split_file(listing, seed)
     open_sites = {s: es for s, es in listing.sites().items() if not any(found[s].values())}
     if path.exists():
-        return _kept(path, open_sites)
+        return _kept(path, open_sites, shares)
+    _refuse_small(listing, open_sites)
     drawn = {site: _draw(site, entries, shares, seed) for site, entries in open_sites.items()}
     content = {"list": listing.path.name, "seed": seed, "shares": list(shares), "sites": drawn}
+    making = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
     try:
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        making.write_text(text, encoding="utf-8")
+        making.replace(path)  # another process may be reading or drawing the same
     except OSError as error:
+        making.unlink(missing_ok=True)
         raise DataError(
             f"the splits cannot be saved: {error.strerror}",
             where=str(path),
@@ -106,9 +113,11 @@ def _drawn(listing: Listing, found: Split, shares: Sequence[float], seed: int) -
     return drawn
 
 
-def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]]) -> Split:
+def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]], shares: Sequence[float]) -> Split:
     try:
-        kept: Split = json.loads(path.read_text(encoding="utf-8"))["sites"]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kept: Split = content["sites"]
+        drawn_by = [float(share) for share in content["shares"]]
         listed = {(site, case) for site, cases in kept.items() for case in cases}
         strange = {s for cases in kept.values() for s in cases.values()} - set(THREE)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
@@ -125,20 +134,30 @@ def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]]) -> Split:
             where=str(path),
             remedy="remove it to draw the splits anew, or write the new cases into it",
         )
+    if drawn_by != list(shares):
+        raise DataError(
+            f"its splits were drawn with shares {drawn_by}, and task.shares is {list(shares)}",
+            where=str(path),
+            remedy="remove it to draw the splits anew, or set task.shares back",
+        )
     return kept
+
+
+def _refuse_small(listing: Listing, sites: Mapping[str, Sequence[Entry]]) -> None:
+    counts = {site: len({entry.patient for entry in entries}) for site, entries in sites.items()}
+    small = [f"{site} has {n} patient{'s' * (n != 1)}" for site, n in counts.items() if n < 3]
+    if small:
+        raise DataError(
+            f"{', '.join(small)}, and three splits need at least three",
+            where=str(listing.path),
+            remedy="leave such a site out, or join it to another",
+        )
 
 
 def _draw(
     site: str, entries: Sequence[Entry], shares: Sequence[float], seed: int
 ) -> dict[str, str]:
     patients = sorted({entry.patient for entry in entries})
-    if len(patients) < 3:
-        raise DataError(
-            f"it has {len(patients)} patient{'s' * (len(patients) != 1)}, and three splits "
-            "need at least three",
-            where=f"site {site}",
-            remedy="leave the site out, or join it to another",
-        )
     order = Seeds(seed).numpy(site, Purpose.SPLIT).permutation(len(patients))
     total = sum(shares)
     sizes = [max(1, round(len(patients) * share / total)) for share in shares[1:]]

@@ -1,0 +1,156 @@
+"""One prepared case in its folder: written once, read whole or crop by crop."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autofedavg.tasks.preparation import Arrays
+
+CENTRES = 2**16  # voxels kept to centre crops on, all classes together
+Box = tuple[slice, ...]
+
+
+class Prepared:
+    """A case in the cache, in memory once `hold` was called."""
+
+    def __init__(self, case: str, folder: Path) -> None:
+        self.case, self._folder = case, folder
+        self.facts: dict[str, Any] = json.loads((folder / "case.json").read_text(encoding="utf-8"))
+        self.size: tuple[int, ...] = tuple(self.facts["size"])
+        self._held: tuple[Tensor, Tensor] | None = None  # on the network's device
+        self._label: Tensor | None = None  # here, whatever the device
+        self._centres: list[np.ndarray] | None = None
+        self._original: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory when held."""
+        return int(self.facts["nbytes"])
+
+    @property
+    def held(self) -> bool:
+        return self._held is not None
+
+    @property
+    def channels(self) -> int:
+        return int(self.facts["channels"])
+
+    @property
+    def low(self) -> float:
+        """The smallest intensity: what lies outside the image."""
+        return float(self.facts["low"])
+
+    @property
+    def affine(self) -> np.ndarray:
+        return np.array(self.facts["affine"])
+
+    @property
+    def original_affine(self) -> np.ndarray:
+        return np.array(self.facts["original_affine"])
+
+    @property
+    def moved(self) -> bool:
+        """Whether the prepared grid is another one than the file's."""
+        return bool(self.facts["moved"])
+
+    def hold(self) -> None:
+        """Keeps the arrays in memory from now on."""
+        image, label = (np.load(self._folder / f"{name}.npy") for name in ("image", "label"))
+        self._label = torch.from_numpy(label)
+        self._centres = [np.array(found) for found in self.centres()]
+        self._original = self.original() if self.moved else self._label
+        self._held = torch.from_numpy(image), self._label
+
+    def settle(self, device: torch.device) -> None:
+        """Moves what is held to a device."""
+        if self._held is not None:
+            image, label = self._held
+            self._held = image.to(device), label.to(device)
+
+    def crop(self, box: Box) -> tuple[Tensor, Tensor]:
+        """Image (C, *box) float32 and label (1, *box) uint8 of a part."""
+        if self._held is not None:
+            image, label = self._held
+            return image[(slice(None), *box)].float(), label[box][None]
+        image, label = self._mapped("image"), self._mapped("label")
+        return (
+            torch.from_numpy(image[(slice(None), *box)].astype(np.float32)),
+            torch.from_numpy(np.array(label[box]))[None],
+        )
+
+    def image(self) -> Tensor:
+        """The whole image, (C, *size) float32."""
+        return self.crop((slice(None),) * len(self.size))[0]
+
+    def is_background(self, voxel: tuple[int, ...]) -> bool:
+        label = self._mapped("label") if self._label is None else self._label
+        return int(label[voxel]) == 0
+
+    def centres(self) -> list[np.ndarray]:
+        """For every class, the flat indices of (some of) its voxels."""
+        if self._centres is not None:
+            return self._centres
+        ends = np.cumsum(self.facts["centres"])
+        if not ends[-1]:
+            return [np.empty(0, np.int64) for _ in ends]
+        return np.split(self._mapped("centres"), ends[:-1])
+
+    def original(self) -> Tensor:
+        """The label on the grid of the file, uint8."""
+        if self._original is not None:
+            return self._original
+        if not self.moved:
+            return torch.from_numpy(np.load(self._folder / "label.npy"))
+        with np.load(self._folder / "original.npz") as found:
+            return torch.from_numpy(found["label"])
+
+    def _mapped(self, name: str) -> Any:
+        return np.load(self._folder / f"{name}.npy", mmap_mode="r")
+
+
+def write_case(folder: Path, made: Arrays, classes: int) -> None:
+    """Writes a case and, last, what is known of it."""
+    np.save(folder / "image.npy", made.image)
+    np.save(folder / "label.npy", made.label)
+    if made.original is not None:
+        np.savez_compressed(folder / "original.npz", label=made.original)
+    draw = np.random.RandomState(0)
+    most = max(1, CENTRES // classes)
+    centres = []
+    for number in range(1, classes + 1):
+        found = np.flatnonzero(made.label == number)
+        if len(found) > most:
+            found = np.sort(draw.choice(found, most, replace=False))
+        centres.append(found)
+    np.save(folder / "centres.npy", np.concatenate(centres))
+    original = 0 if made.original is None else made.original.nbytes
+    kept = sum(found.nbytes for found in centres)
+    facts = {
+        "size": list(made.label.shape),
+        "channels": len(made.image),
+        "low": float(made.image.min()),
+        "nbytes": made.image.nbytes + made.label.nbytes + original + kept,
+        "moved": made.original is not None,
+        "affine": made.affine.tolist(),
+        "original_affine": made.original_affine.tolist(),
+        "centres": [len(found) for found in centres],
+        "image_sha256": made.digests[0],
+        "label_sha256": made.digests[1],
+        "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir())},
+    }
+    (folder / "case.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def is_whole(place: Path) -> bool:
+    """Whether a prepared case is there with all its bytes."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        facts = json.loads((place / "case.json").read_text(encoding="utf-8"))
+        return all((place / f).stat().st_size == size for f, size in facts["files"].items())
+    return False

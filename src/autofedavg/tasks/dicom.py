@@ -1,0 +1,99 @@
+"""DICOM series: a folder, or one file that stands for the series it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from autofedavg.errors import DataError
+from autofedavg.tasks.readers import Scan, from_itk
+
+KEY = "0020|0032"  # Image Position (Patient)
+
+
+def read_series(path: Path) -> Scan:
+    """Reads the one series of a folder, or the series of a file.
+
+    Raises:
+        DataError: there is no series or more than one, or slices are missing or shifted.
+    """
+    import SimpleITK
+
+    names = _files_of(path)
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(names)
+    reader.MetaDataDictionaryArrayUpdateOn()
+    image = reader.Execute()
+    if image.GetDimension() == 3 and len(names) > 1:
+        positions = [_position(reader, number) for number in range(len(names))]
+        _check_slices(path, [position for position in positions if position is not None], image)
+    return from_itk(image)
+
+
+def _files_of(path: Path) -> Sequence[str]:
+    import SimpleITK
+
+    folders = {path.parent}
+    if path.is_dir():
+        folders = {f.parent for f in path.rglob("*") if f.is_file() and f.name[:1] != "."}
+    before = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
+    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)  # other files may lie there too
+    try:
+        series = [
+            names
+            for folder in sorted(folders)
+            for uid in SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
+            for names in [SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), uid)]
+            if path.is_dir() or str(path) in names
+        ]
+    finally:
+        SimpleITK.ProcessObject.SetGlobalWarningDisplay(before)
+    if not series:
+        raise DataError(
+            "there is no DICOM series",
+            where=str(path),
+            remedy="name a folder of DICOM files, or one of them",
+        )
+    if len(series) > 1:
+        listed = ", ".join(f"{Path(n[0]).parent} ({len(n)} files)" for n in series)
+        raise DataError(
+            f"there are {len(series)} DICOM series: {listed}",
+            where=str(path),
+            remedy="name the folder of one series, or one of its files",
+        )
+    names: Sequence[str] = series[0]
+    return names
+
+
+def _position(reader: object, number: int) -> np.ndarray | None:
+    if not reader.HasMetaDataKey(number, KEY):  # type: ignore[attr-defined]
+        return None
+    text = reader.GetMetaData(number, KEY)  # type: ignore[attr-defined]
+    return np.array([float(part) for part in text.split("\\")])
+
+
+def _check_slices(path: Path, positions: Sequence[np.ndarray], image: object) -> None:
+    if len(positions) < image.GetSize()[2]:  # type: ignore[attr-defined]
+        return  # slices that do not say where they are cannot be checked
+    steps = np.linalg.norm(np.diff(np.stack(positions), axis=0), axis=1)
+    usual = float(np.median(steps))
+    odd = np.flatnonzero(np.abs(steps - usual) > 0.01 * usual + 0.01)
+    if usual < 1e-3:
+        odd = np.array([0])
+    if len(odd):
+        raise DataError(
+            f"its slices are not evenly spaced: {steps[odd[0]]:.3g} mm after slice {odd[0] + 1}, "
+            f"{usual:.3g} mm elsewhere",
+            where=str(path),
+            remedy="look for missing or doubled slices",
+        )
+    last = image.GetSize()[2] - 1  # type: ignore[attr-defined]
+    expected = image.TransformIndexToPhysicalPoint((0, 0, last))  # type: ignore[attr-defined]
+    if (apart := float(np.linalg.norm(positions[-1] - expected))) > 0.1 * usual + 0.1:
+        raise DataError(
+            f"its slices are shifted against each other, by {apart:.3g} mm in all",
+            where=str(path),
+            remedy="resample it to a straight grid (a tilted gantry makes such series)",
+        )

@@ -1,0 +1,150 @@
+"""Readers of image files: NIfTI, NRRD, MetaImage, PNG, JPEG, TIFF; DICOM has its own module.
+
+Every reader gives the same array for the same picture: x, y, z (right to left, front to back, as
+the affine says) in three dimensions, and rows, columns in two, whatever the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from autofedavg.errors import DataError
+
+NIFTI = (".nii", ".nii.gz")
+ITK = (".nrrd", ".nhdr", ".mha", ".mhd")
+FLAT = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+DICOM = (".dcm", ".dicom", ".ima")
+_LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The content of an image file.
+
+    Attributes:
+        values: (C, *grid), two or three spatial axes; float32, or an integer type.
+        affine: (4, 4) from voxel to mm in RAS, or None where the file does not say.
+        in_mm: whether the affine's unit is known to be mm; if not, it only tells grids apart.
+    """
+
+    values: np.ndarray
+    affine: np.ndarray | None
+    in_mm: bool = True
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.values.shape[1:])
+
+    @property
+    def spacing(self) -> tuple[float, ...] | None:
+        """Voxel size in mm along each axis, where it is known."""
+        if self.affine is None or not self.in_mm:
+            return None
+        return tuple(float(v) for v in np.sqrt((self.affine[:3, :3] ** 2).sum(axis=0)))
+
+
+def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
+    """The reader for a file that is no DICOM; `colours` turns palettes into colours.
+
+    Raises:
+        DataError: its kind is not known.
+    """
+    name = path.name.lower()
+    if name.endswith(FLAT):
+        return partial(_read_flat, colours=colours)
+    for endings, reader in ((NIFTI, _read_nifti), (ITK, _read_itk)):
+        if name.endswith(endings):
+            return reader
+    raise DataError(
+        f"files called *{path.suffix or path.name} are not read",
+        where=str(path),
+        remedy=f"use a folder of DICOM files, or one of {' '.join((*NIFTI, *ITK, *FLAT))}",
+    )
+
+
+def _read_nifti(path: Path) -> Scan:
+    import nibabel as nib
+
+    image = nib.load(path)
+    values = np.asanyarray(image.dataobj)
+    if values.ndim > 3:  # channels come last; a fifth axis holds vectors
+        values = values.reshape(*values.shape[:3], -1)
+    else:
+        values = values.reshape(*values.shape, *(1,) * (4 - values.ndim))
+    values = plain(np.moveaxis(values, -1, 0))
+    if values.shape[-1] == 1:
+        return Scan(_rows_first(values[..., 0]), None)
+    affine = np.asarray(image.affine, dtype=np.float64)
+    coded = bool(int(image.header["qform_code"]) or int(image.header["sform_code"]))
+    # Many tools leave the unit out, so it alone means nothing; but an affine that is the identity
+    # is mostly no measurement.
+    named = image.header.get_xyzt_units()[0] != "unknown"
+    measured = coded and not np.array_equal(affine, np.eye(4))
+    return Scan(values, affine if coded or named else None, in_mm=named or measured)
+
+
+def _read_itk(path: Path) -> Scan:
+    import SimpleITK
+
+    return from_itk(SimpleITK.ReadImage(str(path)))
+
+
+def from_itk(image: object) -> Scan:
+    """An image of SimpleITK's, from LPS to RAS."""
+    import SimpleITK
+
+    dimension = image.GetDimension()  # type: ignore[attr-defined]
+    if dimension not in (2, 3):
+        raise ValueError(f"it has {dimension} axes")
+    array = SimpleITK.GetArrayFromImage(image)  # z, y, x and channels last
+    several = image.GetNumberOfComponentsPerPixel() > 1  # type: ignore[attr-defined]
+    channels = np.moveaxis(array, -1, 0) if several else array[None]
+    if dimension == 2:
+        return Scan(plain(channels), None)
+    values = plain(channels.transpose(0, 3, 2, 1))
+    if values.shape[-1] == 1:
+        return Scan(_rows_first(values[..., 0]), None)
+    affine = np.eye(4)
+    direction = np.array(image.GetDirection()).reshape(3, 3)  # type: ignore[attr-defined]
+    affine[:3, :3] = direction * np.array(image.GetSpacing())  # type: ignore[attr-defined]
+    affine[:3, 3] = image.GetOrigin()  # type: ignore[attr-defined]
+    return Scan(values, _LPS_TO_RAS @ affine)
+
+
+def _read_flat(path: Path, *, colours: bool) -> Scan:
+    from PIL import Image, ImageOps
+
+    with Image.open(path) as opened:
+        pages = getattr(opened, "n_frames", 1)
+        if pages > 1:
+            raise ValueError(f"it holds {pages} pages")
+        image = ImageOps.exif_transpose(opened)
+        if image.mode in ("LA", "La"):
+            image = image.convert("L")
+        elif image.mode in ("RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV") or (
+            image.mode in ("P", "PA") and colours
+        ):
+            image = image.convert("RGB")
+        values = np.array(image)
+    if values.dtype == bool:
+        values = values.astype(np.uint8)
+    return Scan(plain(np.moveaxis(values, -1, 0) if values.ndim == 3 else values[None]), None)
+
+
+def _rows_first(values: np.ndarray) -> np.ndarray:
+    """(C, x, y) -> (C, rows, columns), as pictures have it."""
+    return np.ascontiguousarray(values.transpose(0, 2, 1))
+
+
+def plain(values: np.ndarray) -> np.ndarray:
+    """Native byte order; floats as float32."""
+    if values.dtype.kind not in "fiu":
+        raise ValueError(f"it holds {values.dtype}, not numbers")
+    kind = np.float32 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and that is told
+        return np.ascontiguousarray(values, dtype=kind)
