@@ -12,6 +12,8 @@ from autofedavg import AutoFedAvg, FedAvg, LoaderSite, LocalOnly, Machine, Train
 from autofedavg.errors import ConfigError, DataError
 from autofedavg.experiment.store import RunFolder
 from autofedavg.methods.ensemble import EnsembleMethod
+from autofedavg.report.read import read_results
+from autofedavg.report.tables import scores_table
 
 T = 4
 
@@ -89,6 +91,17 @@ def test_with_last_validation_is_still_recorded(tmp_path) -> None:
     assert names == {"last-3", "last-4", "final-global", "final-local-A", "final-local-B"}
     facts = json.loads((tmp_path / "checkpoints" / "final-local-A.json").read_text())
     assert facts["t"] == T
+
+
+def test_a_table_says_which_models_were_tested(tmp_path) -> None:
+    train(tmp_path / "best", FedAvg())
+    train(tmp_path / "last", FedAvg(), select="last")
+    both = scores_table(read_results([tmp_path]))
+    assert "Tested models of last: those after the last round, not the best ones." in both.notes
+    only = scores_table(read_results([tmp_path / "last"]))
+    assert "Tested models: those after the last round, not the best ones." in only.notes
+    best = scores_table(read_results([tmp_path / "best"]))
+    assert not any("Tested models" in note for note in best.notes)
 
 
 def test_without_validation_cases_the_last_models_are_the_same_as_with_them(tmp_path) -> None:

@@ -9,14 +9,15 @@ from torch import nn
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.errors import ConfigError
+from autofedavg.errors import ConfigError, FederationError
 from autofedavg.federation import Federation
 from autofedavg.forms import Form
 from autofedavg.methods.chain import Chain
 from autofedavg.methods.fedma import FedMA, class_weights
 from autofedavg.methods.matching import Belief, match
 from autofedavg.networks.vgg9 import vgg9
-from toy import DirectFleet, cnn, mlp, norm_net, rounds_of, seeded, toy_problem
+from autofedavg.notes import Note
+from toy import DirectFleet, cnn, forge, mlp, norm_net, rounds_of, seeded, toy_problem
 
 HIDDEN = ("0.0", "1", "6")  # the layers of `cnn` that are matched; "8" is the classifier
 
@@ -122,6 +123,13 @@ def test_shares_are_those_of_the_sites_own_class_counts():
     counts = torch.tensor([problem.sites[k].class_counts() for k in "ABC"], dtype=torch.float64)
     torch.testing.assert_close(class_weights(federation, 1, 3), counts / counts.sum(0))
     assert set(federation.take_account()) == {"class_counts"}
+
+
+def test_class_counts_that_are_none_are_refused_at_the_port():
+    fleet = DirectFleet(toy_problem(2))
+    fleet.intercept = forge("B", "class_counts", Note({}, {"classes": [1, -2, 3]}))
+    with pytest.raises(FederationError, match=r"its class counts are \[1, -2, 3\]"):
+        class_weights(Federation(fleet), 2, 3)
 
 
 def test_a_class_that_nobody_has_is_averaged_evenly():

@@ -12,8 +12,9 @@ from autofedavg.averaging import Layout
 from autofedavg.errors import ConfigError
 from autofedavg.forms import Form, form_of, reshaped, weighted_layers
 from autofedavg.networks.vgg9 import vgg9
+from autofedavg.seeds import global_seed
 from autofedavg.workbench import Training, Workbench
-from toy import CPU, TRAINING, cnn, cross_entropy, mlp, norm_net
+from toy import CPU, TRAINING, cnn, cross_entropy, mlp, norm_net, seeded
 
 
 @settings(max_examples=20, deadline=None)
@@ -121,8 +122,7 @@ def test_changed_training():
 
 def test_frozen_layers_do_not_move():
     grown = workbench().variant(Form((8, 3), 1))
-    torch.manual_seed(0)
-    grown.renew()
+    grown.load(grown.drawn())
     before = grown.model().values
     batch = (torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))
     grown.train([batch] * 3, 0.1)
@@ -135,12 +135,13 @@ def test_frozen_layers_do_not_move():
 def test_new_weights_are_those_of_a_network_built_anew():
     main = workbench(norm_net)
     main.train([(torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))], 0.1)
-    torch.manual_seed(3)
-    main.renew()
-    torch.manual_seed(3)
-    built = norm_net()
-    assert torch.equal(main.model().values, Layout.of(built).read(built).values)
-    assert main.model().counters.tolist() == [0]
+    before = main.model()
+    with global_seed(3):
+        drawn = main.drawn()
+    built = seeded(norm_net, 3)
+    assert torch.equal(drawn.values, Layout.of(built).read(built).values)
+    assert drawn.counters.tolist() == [0]
+    assert torch.equal(main.model().values, before.values)
 
 
 def test_a_module_that_cannot_draw_its_weights_is_named():
@@ -150,4 +151,4 @@ def test_a_module_that_cannot_draw_its_weights_is_named():
             self.scale = nn.Parameter(torch.ones(1))
 
     with pytest.raises(ConfigError, match=r"1 cannot draw new weights.*initial = 'shared'"):
-        workbench(lambda: nn.Sequential(nn.Linear(4, 3), Scale())).renew()
+        workbench(lambda: nn.Sequential(nn.Linear(4, 3), Scale())).drawn()

@@ -133,6 +133,10 @@ def _notes(results: Results) -> list[str]:
     if learned:
         same = " (the split that also selects the models)" if "validation" in learned else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
+    last = [row.label for row in results.rows if _tested_last(row)]
+    if last:
+        rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
+        notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
     notes += [
         f"{row.label}, seed {repeat.seed}: gone on with on another machine or version."
         for row in results.rows
@@ -145,6 +149,10 @@ def _notes(results: Results) -> list[str]:
         for repeat in row.repeats
         if not repeat.finished
     ]
+
+
+def _tested_last(row: Row) -> bool:
+    return any(repeat.config.get("select") == "last" for repeat in row.repeats)
 
 
 def _moved(repeat: Repeat) -> bool:
