@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,21 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def mlp(dtype: torch.dtype = torch.float32) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).to(dtype)
+
+
+def cnn() -> nn.Module:
+    """A plain chain for 8x8 images of three classes."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(16, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    )
 
 
 def norm_net(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -219,10 +234,14 @@ def rounds_of(method, fleet, T: int, start=None, *, quorum=None, problem=None) -
     start = start or method.begin(federation, Round(0, w0))
     kept = []
     for r in method.rounds(federation, layout, T, start):
-        w_k = Bank(r.w_k.sites, r.w_k.values.clone(), r.w_k.counters.clone())
-        w = r.w.clone() if isinstance(r.w, Model) else w_k
-        kept.append(Round(r.t, w, r.beta, r.alpha, w_k, r.losses, r.learned))
+        w_k = _copied(r.w_k)
+        w = r.w.clone() if isinstance(r.w, Model) else _copied(r.w)
+        kept.append(replace(r, w=w, w_k=w_k))
     return kept
+
+
+def _copied(bank: Bank) -> Bank:
+    return replace(bank, values=bank.values.clone(), counters=bank.counters.clone())
 
 
 def same_round(one: Round, other: Round) -> bool:

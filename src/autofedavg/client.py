@@ -163,7 +163,11 @@ class Client:
                 how.get("rate", 1.0), how.get("passes", 1), how.get("weight_decay")
             )
         workbench = self.workbench.variant(form, training)
-        start = self._drawn(workbench) if how.get("fresh") else model_of(note.arrays)
+        if how.get("fresh"):
+            with global_seed(self.seeds.number(self.site, Purpose.INIT)):
+                start = workbench.drawn()
+        else:
+            start = model_of(note.arrays)
         with self._seeded(Purpose.NETWORK, t):
             model, losses = algorithm.local_train(
                 workbench,
@@ -247,12 +251,6 @@ class Client:
         if not scores:
             raise DataError(f"no {split} case to score", where=f"site {self.site}")
         return scores
-
-    def _drawn(self, workbench: Workbench) -> Model:
-        """Initial weights of this site's own."""
-        with global_seed(self.seeds.number(self.site, Purpose.INIT), workbench.device):
-            workbench.renew()
-        return workbench.model()
 
     def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""

@@ -196,7 +196,13 @@ class Federation:
     def class_counts(self, t: int) -> dict[str, list[int] | None]:
         """Training cases per class of every client; None where a client does not know them."""
         answers = self._ask("class_counts", t, dict.fromkeys(self.names, Note({}, {"t": t})))
-        return {name: answer.facts.get("classes") for name, answer in answers.items()}
+        told = {name: answer.facts.get("classes") for name, answer in answers.items()}
+        for name, counts in told.items():
+            if counts is not None and not all(isinstance(n, int) and n >= 0 for n in counts):
+                raise FederationError(
+                    f"its class counts are {counts}", client=name, call="class_counts", round=t
+                )
+        return told
 
     def take_account(self) -> dict[str, Traffic]:
         """Calls, seconds and bytes per call since the last time this was asked."""

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     ALPHA = 5
     NETWORK = 6
     DATA = 7
+    MATCHING = 8
 
 
 @dataclass(frozen=True)

@@ -118,13 +118,16 @@ class Workbench:
             self._variant_form = form
         return kept
 
-    def renew(self) -> None:
-        """Draws new weights for every module, from PyTorch's global generators.
+    def drawn(self) -> Model:
+        """New weights for every module, from PyTorch's global generator: a new model.
+
+        They are drawn on the CPU, so that they are the same on every device.
 
         Raises:
             ConfigError: a module holds parameters and cannot draw them.
         """
-        for name, module in self.network.named_modules():
+        network = copy.deepcopy(self.network).cpu()
+        for name, module in network.named_modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
@@ -132,9 +135,10 @@ class Workbench:
                 raise ConfigError(
                     f"{name or type(module).__name__} cannot draw new weights: "
                     "it has no reset_parameters",
-                    where=type(self.network).__name__,
+                    where=type(network).__name__,
                     remedy="give it one, or set method.initial = 'shared'",
                 )
+        return self.layout.read(network)
 
     def load(self, model: Model) -> None:
         """Puts a model into the network."""

@@ -10,33 +10,39 @@ from autofedavg.errors import AutoFedAvgError
 from autofedavg.federation import Federation
 from autofedavg.methods import METHODS
 from autofedavg.seeds import Seeds
-from toy import METRIC, TRAINING, DirectFleet, norm_net, toy_problem
+from toy import METRIC, TRAINING, DirectFleet, mlp, norm_net, toy_problem
 
 
-def history(fleet, method) -> list[tuple]:
+def history(fleet, method, problem) -> list[tuple]:
     """All that a run's outcome is made of, as bytes."""
     federation = Federation(fleet)
-    w, layout = fleet_problem().initial(Seeds(7))
+    w, layout = problem.initial(Seeds(7))
     kept = []
-    for state in method.rounds(federation, layout, 3, method.begin(federation, Round(0, w))):
+    for state in method.rounds(federation, layout, 4, method.begin(federation, Round(0, w))):
         local = federation.validate_local(state.t, state.w_k, METRIC)
-        scores = federation.evaluate(state.w, "validation") if isinstance(state.w, Model) else None
+        predicts = state.together or isinstance(state.w, Model)
+        scores = federation.evaluate(state.w, "validation") if predicts else None
         numbers = [state.w.values, state.w.counters, state.alpha, state.beta]
         as_bytes = tuple(None if n is None else n.numpy().tobytes() for n in numbers)
         kept.append((as_bytes, local, scores, state.losses))
     return kept
 
 
-def fleet_problem():
-    return toy_problem(3, norm_net)
+NETWORKS = {"fedma": mlp}
+
+
+def fleet_problem(method=""):
+    return toy_problem(3, NETWORKS.get(method, norm_net))
 
 
 @pytest.mark.parametrize("method", list(METHODS))
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_same_bits_as_without_an_engine(engine, method) -> None:
-    chosen = METHODS[method]()
-    with ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as fleet:
-        assert history(fleet, chosen) == history(DirectFleet(fleet_problem()), chosen)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_same_bits_as_without_an_engine(engine, method, workers) -> None:
+    chosen, problem = METHODS[method](), fleet_problem(method)
+    with ENGINES[engine](problem, TRAINING, Seeds(7), workers=workers) as fleet:
+        direct = DirectFleet(fleet_problem(method))
+        assert history(fleet, chosen, problem) == history(direct, chosen, problem)
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))

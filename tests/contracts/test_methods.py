@@ -1,6 +1,7 @@
 """Every registered method passes this battery by being registered."""
 
 import json
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -29,7 +30,22 @@ def loader(seed: int, cases: int, shuffle: bool = False) -> DataLoader:
     return DataLoader(TensorDataset(x, (x[:, 0] > 0.2 * seed).long()), 4, shuffle=shuffle)
 
 
-def problem() -> Problem:
+def norm_net() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2), torch.nn.Linear(5, 2)
+    )
+
+
+def plain_chain() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(5, 2)
+    )
+
+
+NETWORKS = {"fedma": plain_chain}  # two layers: T is two passes
+
+
+def problem(network) -> Problem:
     def score(network, batch):
         return (network(batch[0]).argmax(1) == batch[1]).double()
 
@@ -42,21 +58,19 @@ def problem() -> Problem:
         for n, name in enumerate(SITES)
     }
     return Problem(
-        lambda: torch.nn.Sequential(
-            torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2),
-            torch.nn.Linear(5, 2),
-        ),
+        network,
         lambda network, batch: cross_entropy(network(batch[0]), batch[1]),
         sites,
         METRIC,
-    )  # fmt: skip
+    )
 
 
 def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | None = None):
     """The rounds of a method, with models copied out of the simulator's memory."""
-    given = problem()
+    given = problem(NETWORKS.get(method.name, norm_net))
+    method.check_network(given.network(), T)
     with Simulator(given, Training(epochs=1, learning_rate=0.05), Seeds(seed), workers=1) as fleet:
-        federation = Federation(fleet)
+        federation = Federation(fleet, seeds=Seeds(seed))
         w, layout = given.initial(Seeds(seed))
         start = method.begin(federation, Round(0, w)) if state is None else state
         kept = []
@@ -65,15 +79,19 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
             copy = (
                 held.clone()
                 if isinstance(held, Model)
-                else Bank(held.sites, held.values.clone(), held.counters.clone())
+                else Bank(held.sites, held.values.clone(), held.counters.clone(), held.form)
             )
-            kept.append(Round(done.t, copy, done.beta, done.alpha, None, done.losses))
+            kept.append(replace(done, w=copy, w_k=None))
         return kept
 
 
 def bits(state: Round) -> tuple:
-    numbers = [state.w.values, state.w.counters, state.alpha, state.beta]
-    return tuple(None if n is None else n.numpy().tobytes() for n in numbers)
+    numbers = [state.w.values, state.w.counters, state.alpha, state.beta, *state.memory.values()]
+    return (
+        state.w.form,
+        *state.memory,
+        *(None if n is None else n.numpy().tobytes() for n in numbers),
+    )
 
 
 @pytest.fixture(params=list(METHODS))
@@ -131,7 +149,20 @@ CHANGES = {
         {"weights": "layer", "layer": "tensor"},
         {"weights": "layer", "smoothing": 5.0},
     ],
+    "ensemble": [{"initial": "shared"}],
     "fedavg": [{"weights": "even"}],
+    "fedma": [
+        {"gamma": 1e-9},
+        {"sigma": 0.1},
+        {"sigma0": 10.0},
+        {"bias_prior": 1.0},
+        {"sweeps": 0},
+        {"most_units": 1},
+        {"initial": "shared"},
+        {"classifier_rate": 1.0},
+        {"classifier_weight_decay": 0.5},
+        {"classifier_passes": 1},
+    ],
     "fedprox": [{"mu": 0.5}],
     "local-only": [],
 }

@@ -239,8 +239,15 @@ def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> Non
 
 
 def test_list_names_what_is_registered(say) -> None:
-    assert say("list", "methods")[1].split() == ["auto-fedavg", "fedavg", "fedprox", "local-only"]
-    assert json.loads(say("list", "tasks", "--json")[1]) == ["cifar10", "synthetic"]
+    assert say("list", "methods")[1].split() == [
+        "auto-fedavg",
+        "ensemble",
+        "fedavg",
+        "fedma",
+        "fedprox",
+        "local-only",
+    ]
+    assert json.loads(say("list", "tasks", "--json")[1]) == ["cifar10", "datalist", "synthetic"]
     assert say("list", "engines")[1].split() == ["simulator"]
 
 

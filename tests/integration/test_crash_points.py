@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -12,11 +13,18 @@ from torch.utils.data import DataLoader, TensorDataset
 from autofedavg import AutoFedAvg, LoaderSite, LocalOnly, Machine, Training, federate, resume
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment import store
+from autofedavg.methods.ensemble import EnsembleMethod
+from autofedavg.methods.fedma import FedMA
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
 
 ROUNDS = 3
-METHODS = {"auto-fedavg": AutoFedAvg(S=2, t0=2), "local-only": LocalOnly()}
+METHODS = {
+    "auto-fedavg": AutoFedAvg(S=2, t0=2),
+    "ensemble": EnsembleMethod(),
+    "fedma": FedMA(),
+    "local-only": LocalOnly(),
+}
 
 
 class Died(BaseException):
@@ -29,10 +37,21 @@ def loader(seed: int, shuffle: bool) -> DataLoader:
     return DataLoader(TensorDataset(x, (x[:, 0] > seed * 0.1).long()), 6, shuffle=shuffle)
 
 
-def train(out: Path, method: str, seed: int = 0) -> dict[str, bytes]:
+def norm_net() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+
+
+def plain_chain() -> torch.nn.Module:
+    layers = [torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 3), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(3, 2))
+
+
+def train(
+    out: Path, method: str, seed: int = 0, select: Literal["best", "last"] = "best"
+) -> dict[str, bytes]:
     sites = {name: LoaderSite(loader(n, True), loader(n + 5, False)) for n, name in enumerate("AB")}
     federate(
-        lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)),
+        plain_chain if method == "fedma" else norm_net,
         lambda network, batch: cross_entropy(network(batch[0]), batch[1]),
         sites,
         lambda network, batch: (network(batch[0]).argmax(1) == batch[1]).double(),
@@ -40,6 +59,7 @@ def train(out: Path, method: str, seed: int = 0) -> dict[str, bytes]:
         rounds=ROUNDS,
         training=Training(epochs=1, learning_rate=0.05),
         seed=seed,
+        select=select,
         out=out,
         machine=Machine(workers=1),
     )
@@ -72,10 +92,12 @@ def fail_at(monkeypatch):
     return arrange
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_death_at_every_write(tmp_path, monkeypatch, fail_at, method) -> None:
+@pytest.mark.parametrize(
+    ("method", "select"), [*((method, "best") for method in METHODS), ("auto-fedavg", "last")]
+)
+def test_death_at_every_write(tmp_path, monkeypatch, fail_at, method, select) -> None:
     never = fail_at(0, Died())
-    expected = train(tmp_path / "whole", method)
+    expected = train(tmp_path / "whole", method, select=select)
     writes = never[0]
     monkeypatch.undo()
     assert writes > 15
@@ -83,9 +105,11 @@ def test_death_at_every_write(tmp_path, monkeypatch, fail_at, method) -> None:
         out = tmp_path / f"died-{n}"
         fail_at(n, Died())
         with pytest.raises(Died):
-            train(out, method)
+            train(out, method, select=select)
         monkeypatch.undo()
-        assert train(out, method) == expected, f"death at write {n} changed the result"
+        assert train(out, method, select=select) == expected, (
+            f"death at write {n} changed the result"
+        )
 
 
 def test_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, fail_at) -> None:

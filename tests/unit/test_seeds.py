@@ -17,8 +17,8 @@ ADDRESSES = st.tuples(
 
 def test_purposes_are_never_renumbered():
     names = ["INIT", "SPLIT", "TRAIN_BATCHES", "TRANSFORMS", "AGGREGATE_BATCHES", "ALPHA"]
-    assert [purpose.name for purpose in Purpose] == [*names, "NETWORK", "DATA"]
-    assert [int(purpose) for purpose in Purpose] == list(range(8))
+    assert [purpose.name for purpose in Purpose] == [*names, "NETWORK", "DATA", "MATCHING"]
+    assert [int(purpose) for purpose in Purpose] == list(range(9))
 
 
 def test_numbers_are_never_changed():

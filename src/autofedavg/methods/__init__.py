@@ -8,6 +8,7 @@ METHODS = Registry(
         "auto-fedavg": "autofedavg.methods.auto_fedavg:AutoFedAvg",
         "ensemble": "autofedavg.methods.ensemble:EnsembleMethod",
         "fedavg": "autofedavg.methods.fedavg:FedAvg",
+        "fedma": "autofedavg.methods.fedma:FedMA",
         "fedprox": "autofedavg.methods.fedprox:FedProx",
         "local-only": "autofedavg.methods.local_only:LocalOnly",
     },

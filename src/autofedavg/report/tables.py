@@ -136,6 +136,10 @@ def _notes(results: Results) -> list[str]:
     if learned:
         same = " (the split that also selects the models)" if "validation" in learned else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
+    last = [row.label for row in results.rows if _tested_last(row)]
+    if last:
+        rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
+        notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
     notes += [
         f"{_named(row, repeat)}: gone on with on another machine or version."
         for row in results.rows
@@ -158,6 +162,10 @@ def _notes(results: Results) -> list[str]:
 def _named(row: Row, repeat: Repeat) -> str:
     fold = "" if repeat.fold is None else f", fold {repeat.fold}"
     return f"{row.label}, seed {repeat.seed}{fold}"
+
+
+def _tested_last(row: Row) -> bool:
+    return any(repeat.config.get("select") == "last" for repeat in row.repeats)
 
 
 def _moved(repeat: Repeat) -> bool:

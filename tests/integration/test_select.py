@@ -1,0 +1,141 @@
+"""Which models are tested: the best on validation cases, or those after the last round."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from autofedavg import AutoFedAvg, FedAvg, LoaderSite, LocalOnly, Machine, Training, federate
+from autofedavg.errors import ConfigError, DataError
+from autofedavg.experiment.store import RunFolder
+from autofedavg.methods.ensemble import EnsembleMethod
+from autofedavg.report.read import read_results
+from autofedavg.report.tables import scores_table
+
+T = 4
+
+
+def loader(seed: int, *, shuffle: bool = False, contrary: bool = False) -> DataLoader:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(24, 4, generator=draw)
+    y = (x[:, 0] > seed * 0.1).long()
+    return DataLoader(TensorDataset(x, 1 - y if contrary else y), 6, shuffle=shuffle)
+
+
+def train(out: Path, method, *, validation: bool = True, contrary: bool = False, **how):
+    """A run; with `contrary` validation labels the first model is the best one."""
+    sites = {
+        name: LoaderSite(
+            loader(n, shuffle=True),
+            loader(n + 5, contrary=contrary) if validation else None,
+            loader(n + 9),
+            loader(n + 13),
+        )
+        for n, name in enumerate("AB")
+    }
+    return federate(
+        lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)),
+        lambda network, batch: cross_entropy(network(batch[0]), batch[1]),
+        sites,
+        lambda network, batch: network(batch[0]).softmax(1)[torch.arange(6), batch[1]].double(),
+        method=method,
+        rounds=T,
+        training=Training(epochs=1, learning_rate=0.03),
+        out=out,
+        machine=Machine(workers=1),
+        **how,
+    )
+
+
+def scores(out: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in RunFolder(out).scores():
+        found.setdefault(row.model, []).append(row.value)
+    return found
+
+
+def best_round(out: Path) -> int:
+    return json.loads((out / "checkpoints" / "best-global.json").read_text())["t"]
+
+
+@pytest.mark.parametrize("method", [FedAvg(), EnsembleMethod()], ids=lambda m: m.name)
+def test_both_can_be_told_from_one_run(tmp_path, method) -> None:
+    train(tmp_path / "best", method, contrary=True)
+    train(tmp_path / "last", method, contrary=True, select="last")
+    assert best_round(tmp_path / "best") < T, "the case is of no use"
+    best, last = scores(tmp_path / "best"), scores(tmp_path / "last")
+    assert set(best) == {"global", "global-last", "local-A", "local-B"}
+    assert set(last) == {"global", "local-A", "local-B"}
+    assert best["global-last"] == last["global"]
+    assert best["global"] != last["global"]
+
+
+def test_the_last_model_is_not_tested_twice(tmp_path) -> None:
+    train(tmp_path, FedAvg())
+    assert best_round(tmp_path) == T, "the case is of no use"
+    assert "global-last" not in scores(tmp_path)
+
+
+def test_a_method_without_a_global_model_has_none_to_test(tmp_path) -> None:
+    train(tmp_path, LocalOnly())
+    assert set(scores(tmp_path)) == {"local-A", "local-B"}
+
+
+def test_with_last_validation_is_still_recorded(tmp_path) -> None:
+    result = train(tmp_path, FedAvg(), select="last")
+    assert all(line["validation"]["mean"] is not None for line in result.rounds)
+    names = {path.stem for path in (tmp_path / "checkpoints").glob("*.json")}
+    assert names == {"last-3", "last-4", "final-global", "final-local-A", "final-local-B"}
+    facts = json.loads((tmp_path / "checkpoints" / "final-local-A.json").read_text())
+    assert facts["t"] == T
+
+
+def test_a_table_says_which_models_were_tested(tmp_path) -> None:
+    train(tmp_path / "best", FedAvg())
+    train(tmp_path / "last", FedAvg(), select="last")
+    both = scores_table(read_results([tmp_path]))
+    assert "Tested models of last: those after the last round, not the best ones." in both.notes
+    only = scores_table(read_results([tmp_path / "last"]))
+    assert "Tested models: those after the last round, not the best ones." in only.notes
+    best = scores_table(read_results([tmp_path / "best"]))
+    assert not any("Tested models" in note for note in best.notes)
+
+
+def test_without_validation_cases_the_last_models_are_the_same_as_with_them(tmp_path) -> None:
+    with_them = train(tmp_path / "with", FedAvg(), select="last")
+    without = train(tmp_path / "without", FedAvg(), validation=False, select="last")
+    assert scores(tmp_path / "with") == scores(tmp_path / "without")
+    assert without.summary == with_them.summary
+    line = without.rounds[-1]
+    assert line["validation"] == {"mean": None, "sites": {}}
+    assert line["validation_local"] == {}
+    assert set(line["calls"]) == {"local_train"}
+
+
+def test_weights_can_be_learned_without_validation_cases(tmp_path) -> None:
+    result = train(tmp_path, AutoFedAvg(learn_on="train", S=2), validation=False, select="last")
+    assert result.summary.global_test_avg is not None
+
+
+def test_what_needs_validation_cases_says_so_before_any_work(tmp_path) -> None:
+    wrong = "site A: select is 'best', but there are no validation cases .*; set select = 'last'"
+    with pytest.raises(ConfigError, match=wrong):
+        train(tmp_path / "a", FedAvg(), validation=False)
+    wrong = "site A: the weights are learned on validation cases, and there are none; set method"
+    with pytest.raises(ConfigError, match=wrong):
+        train(tmp_path / "b", AutoFedAvg(), validation=False, select="last")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_site_without_any_case_to_test_is_refused(tmp_path) -> None:
+    with pytest.raises(DataError, match="neither a validation nor a test loader"):
+        federate(
+            lambda: torch.nn.Linear(4, 2),
+            lambda network, batch: network(batch[0]).sum(),
+            {"A": LoaderSite(loader(0))},
+            lambda network, batch: network(batch[0])[:, 0],
+            method="fedavg",
+        )
