@@ -282,7 +282,11 @@ def test_about_and_verify_say_what_is_wanted_and_what_is_there(root, tmp_path) -
 
 def test_the_committed_study_has_the_papers_settings_and_one_split() -> None:
     study = read_study(TABLE_1)
-    assert {run.T for run in study.runs} == {99}
+    assert {run.name: run.T for run in study.runs if run.T != 99} == {"ensemble": 1}
+    assert {"fedma", "fedavg", "fedavg-even", "fedprox", "local-only"} < {
+        r.name for r in study.runs
+    }
+    assert {run.general.select for run in study.runs} == {"last"}
     assert {run.training.epochs for run in study.runs} == {20}
     assert {run.task for run in study.runs} == {Cifar10(holdout=0.1)}
     assert len(study.runs[0].task.site_names()) == 16
@@ -360,3 +364,25 @@ def test_twenty_steps_on_a_real_client_lower_the_loss(official) -> None:
     _, after = bench.differentiate(bench.model(), held, "eval")
     assert len(losses) == 20
     assert float(after) < float(before) - 0.1
+
+
+def test_the_tables_other_rows_run_without_validation_cases(root, tmp_path, capsys) -> None:
+    """Ensemble and FedMA on VGG-9, tested after the last round; nothing is set aside."""
+    study = STUDY.format(root=root).replace("rounds = 2", 'rounds = 9\nselect = "last"')
+    study = study.replace("holdout = 0.2", "").partition("[[run]]")[0]
+    study = study.replace("iterations = 3", "iterations = 1")
+    for name in ("ensemble", "fedma"):
+        rounds = "rounds = 1" if name == "ensemble" else ""
+        study += f'[[run]]\nname = "{name}"\n{rounds}\nmethod = {{ name = "{name}" }}\n'
+    (tmp_path / "rows.toml").write_text(study)
+    assert cli._main(["run", str(tmp_path / "rows.toml"), "--out", str(tmp_path)]) == 0
+    for name in ("ensemble", "fedma"):
+        run = RunFolder(tmp_path / "pictures" / name / "seed-0")
+        rows = [row for row in run.scores() if row.model == "global"]
+        assert len(rows) == 40
+    widths = run.load("final-global").facts["form"]["widths"]
+    assert len(widths) == 9
+    assert all(
+        grown >= was
+        for grown, was in zip(widths, (32, 64, 128, 128, 256, 256, 512, 512, 10), strict=True)
+    )

@@ -180,3 +180,10 @@ def test_settling_moves_the_images_and_changes_no_batch() -> None:
         still.train_batches(Seeds(0), 1, how), site().train_batches(Seeds(0), 1, how), strict=True
     ):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("train_on_holdout", [False, True])
+def test_class_counts_are_those_of_the_training_images(train_on_holdout) -> None:
+    data = site(5, train_on_holdout)
+    trained = [i % 10 for i in range(data.cases()["train"])]
+    assert data.class_counts() == [trained.count(c) for c in range(10)]

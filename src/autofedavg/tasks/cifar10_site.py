@@ -22,6 +22,7 @@ from autofedavg.tasks.cifar10_files import Pictures
 from autofedavg.workbench import Training
 
 SIZE = 32
+CLASSES = 10
 PAD = 4
 MEAN = (125.3, 123.0, 113.9)  # of a channel, on the scale of the bytes
 STD = (63.0, 62.1, 66.7)
@@ -118,6 +119,11 @@ class CifarSite:
 
     def cases(self) -> Mapping[str, int]:
         return {split: part.stop - part.start for split, (_, part) in self._splits.items()}
+
+    def class_counts(self) -> list[int]:
+        """Training images of every class."""
+        counts: list[int] = torch.bincount(self._of("train")[1], minlength=CLASSES).tolist()
+        return counts
 
     def settle(self, device: torch.device) -> None:
         """Moves the images to a device, where batches are then made."""
