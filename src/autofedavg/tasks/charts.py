@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from autofedavg.tasks.comparison import Histogram
+from autofedavg.tasks.inspection_text import number
 
 WIDTH, LEFT, ROW, AXIS = 640, 130, 46, 26
-PLOT = WIDTH - LEFT - 20
+PLOT = WIDTH - LEFT - 40
 
 
-def ridges(seen: Histogram, what: str, number: str = "{:.4g}") -> str:
+def ridges(seen: Histogram, what: str) -> str:
     """Histograms of sites, one above the other on one axis."""
     parts = []
     for row, (site, shares) in enumerate(seen.shares.items()):
@@ -27,7 +29,7 @@ def ridges(seen: Histogram, what: str, number: str = "{:.4g}") -> str:
         parts += [_name(site, floor), f'<path class="fill" d="{"".join(points)}"/>']
         parts.append(_line(floor))
     ticks = [seen.low + share * (seen.high - seen.low) for share in (0, 0.25, 0.5, 0.75, 1)]
-    marks = [(LEFT + k * PLOT / 4, number.format(tick)) for k, tick in enumerate(ticks)]
+    marks = [(LEFT + k * PLOT / 4, number(tick)) for k, tick in enumerate(ticks)]
     return _svg(parts, len(seen.shares), marks, what)
 
 
@@ -49,7 +51,7 @@ def dots(values: Mapping[str, Sequence[float]], what: str) -> str:
             height = floor - 10 - (order * 7) % 26
             parts.append(f'<circle class="dot" cx="{place(value):.1f}" cy="{height}" r="3"/>')
         if shown:
-            middle = place(shown[len(shown) // 2])
+            middle = place(statistics.median(shown))
             parts.append(
                 f'<path class="median" d="M{middle:.1f},{floor - ROW + 6}L{middle:.1f},{floor}"/>'
             )

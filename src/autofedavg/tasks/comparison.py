@@ -174,7 +174,7 @@ def shifts(before: Fingerprint, after: Fingerprint) -> list[Shift]:
 
 
 def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
-    """Every site's intensities, each case with equal weight; what lies outside is in end bins."""
+    """Every site's intensities, each case with equal weight; the outermost are left out."""
     ends = {
         site: np.median([np.interp((LOW, HIGH), LEVELS, c.percentiles[channel]) for c in cases], 0)
         for site, cases in seen.sites.items()
@@ -182,14 +182,15 @@ def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
     low = float(min(end[0] for end in ends.values()))
     high = float(max(end[1] for end in ends.values()))
     high = high if high > low else low + 1.0
-    edges = np.linspace(low, high, bins + 1)[1:-1]
-    # Values that occur often fill several percentiles: a tiny ramp keeps them in order.
-    ramp = np.arange(len(LEVELS)) * (high - low) * 1e-9
+    # Values that occur often fill several percentiles: a tiny ramp keeps them in order, and the
+    # outer edges, moved by more than it, keep what lies on them.
+    edges = np.linspace(low, high, bins + 1)
+    edges[[0, -1]] += np.array([-1e-6, 1e-6]) * (high - low)
+    ramp = np.linspace(0, 1e-7, len(LEVELS)) * (high - low)
     shares = {}
     for site, cases in seen.sites.items():
         below = [np.interp(edges, np.array(c.percentiles[channel]) + ramp, LEVELS) for c in cases]
-        mean = np.concatenate([[0.0], np.mean(below, axis=0) / 100, [1.0]])
-        shares[site] = [float(share) for share in np.diff(mean)]
+        shares[site] = [float(share) for share in np.diff(np.mean(below, axis=0)) / 100]
     return Histogram(low, high, shares)
 
 
@@ -255,9 +256,9 @@ def _remains(distance: float) -> str:
 
 
 def _typical(table: Sequence[Sequence[float]]) -> list[float]:
-    """Every site's median distance from the others."""
+    """Every site's median distance from the others; of two, the nearer one."""
     return [
-        statistics.median(distance for j, distance in enumerate(row) if j != i)
+        statistics.median_low(distance for j, distance in enumerate(row) if j != i)
         for i, row in enumerate(table)
     ]
 
