@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -424,3 +425,13 @@ def test_the_starting_study_follows_the_list(tmp_path) -> None:
     task = study.runs[0].task
     assert (task.fold, task.root) == (0, str(tmp_path / "../data"))
     assert task.datalist == str(path)
+
+
+def test_the_starting_study_finds_its_list_from_its_own_folder(two, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(two[0].parent.parent)
+    near = two[0].relative_to(two[0].parent.parent)
+    for folder in (None, tmp_path):
+        raw = tomllib.loads(starting_study(near, folder=folder))
+        task = parse_study(raw, "first.toml", folder=tmp_path).runs[0].task
+        assert task.site_names() == ["north", "south"]
+        assert Path(raw["base"]["task"]["datalist"]).is_absolute() == (folder is None)

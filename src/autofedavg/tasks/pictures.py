@@ -12,7 +12,7 @@ from PIL import Image
 from scipy import ndimage
 
 from autofedavg.tasks.comparison import CaseLine
-from autofedavg.tasks.files import FLAT, Scan
+from autofedavg.tasks.files import Scan
 from autofedavg.tasks.preparation import Case, Classes, load
 
 LONGEST = 256  # pixels of a picture's longer side
@@ -77,7 +77,7 @@ def example(line: CaseLine, why: str, case: Case, classes: Classes) -> Example:
     Raises:
         DataError: its files cannot be read any more.
     """
-    seen = view(*load(case, classes), rows_first=case.image[0].name.lower().endswith(FLAT))
+    seen = view(*load(case, classes))
     window = line.intensities(0)
     picture = draw(seen, window.low, window.high)
     kept = io.BytesIO()
@@ -85,16 +85,11 @@ def example(line: CaseLine, why: str, case: Case, classes: Classes) -> Example:
     return Example(line, why, seen.slice, seen.slices, picture.size, kept.getvalue())
 
 
-def view(scan: Scan, label: np.ndarray, *, rows_first: bool = False) -> View:
-    """The slice where the label is largest, upright where space is known.
-
-    Args:
-        scan: the image.
-        label: its label.
-        rows_first: whether the first axis runs down, as in pictures; in volumes it runs along rows.
-    """
+def view(scan: Scan, label: np.ndarray) -> View:
+    """The slice where the label is largest, upright where space is known."""
     values = np.moveaxis(scan.values, 0, -1)
     pixel = (1.0, 1.0)
+    known = scan.affine is not None and scan.spacing is not None
     if scan.affine is not None and scan.spacing is not None:
         axes = io_orientation(scan.affine)
         values, label = apply_orientation(values, axes), apply_orientation(label, axes)
@@ -104,11 +99,10 @@ def view(scan: Scan, label: np.ndarray, *, rows_first: bool = False) -> View:
     if label.ndim == 3:
         area, slices = (label > 0).sum(axis=(0, 1)), label.shape[2]
         place = int(area.argmax()) if area.any() else slices // 2
-        values, label = values[:, :, place], label[:, :, place]
+        # The first axis of a volume runs along rows; flat images come as rows and columns.
+        values, label = values[:, :, place].swapaxes(0, 1), label[:, :, place].T
     image = np.moveaxis(values, -1, 0)
-    if not rows_first:
-        image, label = image.transpose(0, 2, 1), label.T
-    if scan.affine is not None:  # front up, the right side to the left, as radiologists look
+    if known:  # front up, the right side to the left, as radiologists look
         image, label = image[:, ::-1, ::-1], label[::-1, ::-1]
     return View(image, label, pixel, None if place is None else place + 1, slices)
 

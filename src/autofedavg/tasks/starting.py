@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -23,7 +24,7 @@ rounds = 50             # T; the paper's 300 take six times as long
 
 [base.task]
 name = "datalist"
-datalist = {path}  # paths begin at this file's folder
+datalist = {path}  # paths that are not absolute begin at this file's folder
 {more}# What is left out is worked out from the data (`autofedavg data inspect` shows it), or set:
 # pipeline = {{ spacing = [1.0, 1.0, 3.0], normalise = "window", window = [-1000.0, 500.0] }}
 
@@ -50,14 +51,17 @@ method = {{ name = "auto-fedavg", weights = "network", constraint = "dirichlet",
 """
 
 
-def starting_study(list_path: Path, root: str = "", *, allow_outside: bool = False) -> str:
+def starting_study(
+    list_path: Path, root: str = "", *, allow_outside: bool = False, folder: Path | None = None
+) -> str:
     """A commented study file for a data list.
 
     Args:
-        list_path: the list, as the study is to name it: a relative path begins at the study's
-            folder, so save the study in the folder this one begins at.
+        list_path: the list.
         root: folder the list's paths begin at; the list's own when empty.
         allow_outside: whether paths may lead out of that folder.
+        folder: where the study will be saved: its paths then begin there, so that both can be
+            moved together. Without it they are absolute.
 
     Raises:
         DataError: the list cannot be used.
@@ -72,6 +76,8 @@ def starting_study(list_path: Path, root: str = "", *, allow_outside: bool = Fal
         splits = "# The splits are the list's.\n"
     else:
         splits = "# Splits are drawn by patient and saved beside the list.\nsplit_seed = 0\n"
+    # A root that is no folder here is a name to be looked for below AUTOFEDAVG_DATA.
+    named = _path(Path(root), folder) if Path(root).is_dir() else root
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", list_path.stem).lstrip("._-") or "study"
     return STUDY.format(
         list_name=_comment(list_path.name),
@@ -80,11 +86,16 @@ def starting_study(list_path: Path, root: str = "", *, allow_outside: bool = Fal
         sites=_comment(", ".join(sites)),
         name=_quoted(name),
         title=_quoted(f"A first study of {list_path.name}"),
-        path=_quoted(str(list_path)),
-        more=(f"root = {_quoted(root)}\n" if root else "")
+        path=_quoted(_path(list_path, folder)),
+        more=(f"root = {_quoted(named)}\n" if root else "")
         + "allow_outside = true    # the list's paths may lead out of its folder\n" * allow_outside
         + splits,
     )
+
+
+def _path(path: Path, folder: Path | None) -> str:
+    whole = path.absolute()
+    return str(whole) if folder is None else os.path.relpath(whole, folder.absolute())
 
 
 def _quoted(text: str) -> str:
