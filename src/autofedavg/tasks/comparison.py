@@ -1,0 +1,274 @@
+"""Sites side by side: what each one looks like, and how far apart they lie."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autofedavg.tasks.fingerprint import LEVELS, CaseFacts, Fingerprint
+from autofedavg.tasks.pipeline import Pipeline
+
+# The outermost measured percentiles that single odd voxels do not reach.
+LOW = float(min(level for level in LEVELS if level >= 0.5))
+HIGH = float(max(level for level in LEVELS if level <= 99.5))
+FAR = 0.5  # of the common spread: intensities that lie further apart are told in words
+LARGER = {"voxels are": 1.5, "labels are": 3.0}  # ratios that are told in words
+
+
+class Spread(NamedTuple):
+    """The middle and the ends of some numbers."""
+
+    median: float
+    low: float
+    high: float
+
+
+class CaseLine(NamedTuple):
+    """One case with its measured facts.
+
+    Attributes:
+        voxels: class -> voxels of it.
+        strange: label values that belong to no class.
+    """
+
+    site: str
+    case: str
+    patient: str
+    split: str
+    facts: CaseFacts
+    voxels: dict[str, int]
+    strange: tuple[int, ...]
+
+    @property
+    def label_voxels(self) -> int:
+        return sum(self.voxels.values())
+
+    @property
+    def label_ml(self) -> float | None:
+        """Millilitres under the label, where the spacing is known."""
+        if self.facts.spacing is None:
+            return None
+        return self.label_voxels * float(np.prod(self.facts.spacing)) / 1000
+
+    def intensities(self, channel: int) -> Spread:
+        """Median and outer percentiles of a channel."""
+        low, middle, high = np.interp((LOW, 50, HIGH), LEVELS, self.facts.percentiles[channel])
+        return Spread(float(middle), float(low), float(high))
+
+
+class SiteFacts(NamedTuple):
+    """One site, summed up.
+
+    Attributes:
+        splits: split -> cases.
+        grid: voxels along each axis.
+        spacing: mm along each axis; None where it is unknown for any case.
+        intensities: per channel, the median over cases of each case's percentiles.
+        shares: class -> share of all voxels.
+        label_voxels: of all classes together, over cases.
+        label_ml: the same in millilitres; None where the spacing is unknown.
+    """
+
+    cases: int
+    patients: int
+    splits: dict[str, int]
+    grid: tuple[Spread, ...]
+    spacing: tuple[Spread, ...] | None
+    intensities: list[Spread]
+    shares: dict[str, float]
+    label_voxels: Spread
+    label_ml: Spread | None
+
+
+class Histogram(NamedTuple):
+    """Intensities of all sites on one scale: site -> share of voxels in every bin."""
+
+    low: float
+    high: float
+    shares: dict[str, list[float]]
+
+    @property
+    def top(self) -> float:
+        """Share that is drawn at full height: air around a body would make all else flat."""
+        known = [share for shares in self.shares.values() for share in shares]
+        usual = 1.25 * float(np.percentile(known, 90))
+        return min(max(known), usual) if usual > 0 else max(known)
+
+
+class Shift(NamedTuple):
+    """How far the sites' intensities of one channel lie apart, as stored and normalised."""
+
+    before: list[list[float]]
+    after: list[list[float]]
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """The spread of some numbers; there is at least one."""
+    known = [float(value) for value in values]
+    return Spread(statistics.median(known), min(known), max(known))
+
+
+def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
+    """Sums up the cases of one site."""
+    splits: dict[str, int] = {}
+    for case in cases:
+        splits[case.split] = splits.get(case.split, 0) + 1
+    facts = [case.facts for case in cases]
+    spacings = [fact.spacing for fact in facts if fact.spacing is not None]
+    known = len(spacings) == len(facts)
+    everything = sum(int(np.prod(fact.grid)) for fact in facts)
+    intensities = []
+    for channel in range(facts[0].channels):
+        seen = [case.intensities(channel) for case in cases]
+        intensities.append(Spread(*(float(v) for v in np.median(np.array(seen), axis=0))))
+    return SiteFacts(
+        len(cases),
+        len({case.patient for case in cases}),
+        splits,
+        tuple(spread(sizes) for sizes in zip(*(fact.grid for fact in facts), strict=True)),
+        tuple(spread(sizes) for sizes in zip(*spacings, strict=True)) if known else None,
+        intensities,
+        {name: sum(case.voxels[name] for case in cases) / everything for name in classes},
+        spread(case.label_voxels for case in cases),
+        spread(case.label_ml or 0.0 for case in cases) if known else None,
+    )
+
+
+def normalised(seen: Fingerprint, how: Pipeline) -> Fingerprint:
+    """The same cases with their intensities as the network will see them.
+
+    Normalising maps every intensity of a case by a rising function, so percentiles map to
+    percentiles. Resampling and cropping, which move them a little, are left out.
+    """
+    return Fingerprint(
+        {
+            site: [
+                case._replace(percentiles=[_mapped(case, k, how) for k in range(case.channels)])
+                for case in cases
+            ]
+            for site, cases in seen.sites.items()
+        }
+    )
+
+
+def _mapped(case: CaseFacts, channel: int, how: Pipeline) -> list[float]:
+    values = np.array(case.percentiles[channel])
+    if how.normalise == "zscore":
+        mean, deviation = case.moments[channel]
+        return [float(v) for v in np.clip((values - mean) / max(deviation, 1e-6), -5, 5)]
+    low, high = how.window
+    if how.normalise == "percentiles":
+        low, high = (float(v) for v in np.interp((LOW, HIGH), LEVELS, values))
+    return [float(v) for v in np.clip((values - low) / max(high - low, 1e-6), 0, 1)]
+
+
+def shifts(before: Fingerprint, after: Fingerprint) -> list[Shift]:
+    """Per channel, how far the sites lie apart."""
+    return [
+        Shift(before.shift(channel)[1].tolist(), after.shift(channel)[1].tolist())
+        for channel in range(before.channels)
+    ]
+
+
+def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
+    """Every site's intensities, each case with equal weight; the outermost are left out."""
+    ends = {
+        site: np.median([np.interp((LOW, HIGH), LEVELS, c.percentiles[channel]) for c in cases], 0)
+        for site, cases in seen.sites.items()
+    }
+    low = float(min(end[0] for end in ends.values()))
+    high = float(max(end[1] for end in ends.values()))
+    high = high if high > low else low + 1.0
+    # Values that occur often fill several percentiles: a tiny ramp keeps them in order, and the
+    # outer edges, moved by more than it, keep what lies on them.
+    edges = np.linspace(low, high, bins + 1)
+    edges[[0, -1]] += np.array([-1e-6, 1e-6]) * (high - low)
+    ramp = np.linspace(0, 1e-7, len(LEVELS)) * (high - low)
+    shares = {}
+    for site, cases in seen.sites.items():
+        below = [np.interp(edges, np.array(c.percentiles[channel]) + ramp, LEVELS) for c in cases]
+        shares[site] = [float(share) for share in np.diff(np.mean(below, axis=0)) / 100]
+    return Histogram(low, high, shares)
+
+
+def differences(
+    sites: Mapping[str, SiteFacts], shift: Sequence[Shift], normalise: str
+) -> list[str]:
+    """What sets sites apart, in words."""
+    names = list(sites)
+    if len(names) < 2:
+        return ["There is one site, so there is nothing to compare."]
+    told = [
+        sentence
+        for channel, found in enumerate(shift)
+        for sentence in _far(
+            names, found, normalise, f" of channel {channel + 1}" * (len(shift) > 1)
+        )
+    ]
+    if not told:
+        told.append(f"No site's intensities lie far from the others' (further than {FAR}).")
+    sizes = {
+        name: float(np.prod([axis.median for axis in site.spacing or ()]))
+        for name, site in sites.items()
+    }
+    if all(site.spacing is not None for site in sites.values()):
+        told += _larger(sizes, "voxels are")
+    told += _larger({name: _label_size(sites, name) for name in names}, "labels are")
+    return told
+
+
+def _label_size(sites: Mapping[str, SiteFacts], name: str) -> float:
+    site = sites[name]
+    known = all(other.label_ml is not None for other in sites.values())
+    return site.label_ml.median if known and site.label_ml else site.label_voxels.median
+
+
+def _far(names: Sequence[str], shift: Shift, normalise: str, what: str) -> list[str]:
+    before, after = _typical(shift.before), _typical(shift.after)
+    far = [k for k, distance in enumerate(before) if distance >= FAR]
+    told = []
+    if len(far) > len(names) / 2:
+        worst, left = max(before), max(after)
+        told.append(
+            f"Most sites' intensities{what} lie far apart as stored (up to {worst:.2f} from the "
+            f"others); after {normalise} {_remains(left)}."
+        )
+    else:
+        told += [
+            f"The intensities{what} of {names[k]} lie far from the other sites' as stored "
+            f"({before[k]:.2f}); after {normalise} {_remains(after[k])}."
+            for k in far
+        ]
+    told += [
+        f"The intensities{what} of {names[k]} lie far from the other sites' after {normalise} "
+        f"({distance:.2f}), though not as stored ({before[k]:.2f})."
+        for k, distance in enumerate(after)
+        if distance >= FAR and k not in far
+    ]
+    return told
+
+
+def _remains(distance: float) -> str:
+    return f"they {'still do' if distance >= FAR else 'do not'} ({distance:.2f})"
+
+
+def _typical(table: Sequence[Sequence[float]]) -> list[float]:
+    """Every site's median distance from the others; of two, the nearer one."""
+    return [
+        statistics.median_low(distance for j, distance in enumerate(row) if j != i)
+        for i, row in enumerate(table)
+    ]
+
+
+def _larger(sizes: Mapping[str, float], what: str) -> list[str]:
+    told = []
+    for name, size in sizes.items():
+        usual = statistics.median(other for site, other in sizes.items() if site != name)
+        if min(size, usual) > 0 and max(size, usual) / min(size, usual) >= LARGER[what]:
+            word = "larger" if size > usual else "smaller"
+            ratio = max(size, usual) / min(size, usual)
+            told.append(f"The {what} {ratio:.1f} times {word} at {name} than usual elsewhere.")
+    return told

@@ -1,0 +1,241 @@
+"""A look at a data list before anything is learned from it: do sites differ, is anything odd?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autofedavg.errors import DataError
+from autofedavg.settings import origins
+from autofedavg.task import Progress
+from autofedavg.tasks import inspection_page, inspection_text
+from autofedavg.tasks.comparison import (
+    HIGH,
+    LOW,
+    CaseLine,
+    Histogram,
+    Shift,
+    SiteFacts,
+    differences,
+    histogram,
+    normalised,
+    shifts,
+    site_facts,
+)
+from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.fingerprint import CaseFacts
+from autofedavg.tasks.inspection_tables import case_values, site_values, write_table
+from autofedavg.tasks.listing import Entry
+from autofedavg.tasks.oddities import oddities
+from autofedavg.tasks.pictures import Example, choose, example
+from autofedavg.tasks.preparation import Case
+from autofedavg.tasks.splits import Split
+from autofedavg.tasks.starting import starting_study
+
+__all__ = ["Inspection", "inspect", "starting_study"]
+
+BINS = 48
+
+
+class Histograms(NamedTuple):
+    """Intensities as stored, and as the network sees them."""
+
+    before: Histogram
+    after: Histogram
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found.
+
+    Attributes:
+        task: the task, every setting worked out.
+        cases: every site's cases with their measured facts.
+        sites: every site, summed up.
+        histograms: per channel.
+        shifts: per channel, how far the sites lie apart.
+        differences: what sets sites apart, in words.
+        oddities: what is worth a look.
+        settings: (path, value, origin, help) of the settings that come from the data.
+    """
+
+    task: Datalist
+    cases: dict[str, list[CaseLine]]
+    sites: dict[str, SiteFacts]
+    histograms: list[Histograms]
+    shifts: list[Shift]
+    differences: list[str]
+    oddities: list[str]
+    settings: list[tuple[str, Any, str, str]]
+
+    @property
+    def name(self) -> str:
+        """The list's."""
+        return self.task.listing.path.name
+
+    @property
+    def unlabelled(self) -> int:
+        return self.task.listing.unlabelled
+
+    @property
+    def classes(self) -> list[str]:
+        return [*self.task.classes]
+
+    @property
+    def normalise(self) -> str:
+        return self.task.pipeline.normalise
+
+    @property
+    def flat(self) -> bool:
+        """Whether the images have two axes."""
+        return len(next(iter(self.sites.values())).grid) == 2
+
+    def text(self, width: int = 100) -> str:
+        """Everything but the pictures, for a terminal."""
+        return inspection_text.text(self, width)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the pictures, as plain values."""
+        return {
+            "list": self.name,
+            "unlabelled": self.unlabelled,
+            "normalise": self.normalise,
+            "percentile_levels": [LOW, 50.0, HIGH],
+            "sites": {site: _plain(facts) for site, facts in self.sites.items()},
+            "site_order": [*self.sites],
+            "histograms": _plain(self.histograms),
+            "shifts": _plain(self.shifts),
+            "shift_means": inspection_text.SHIFT_MEANS,
+            "differences": self.differences,
+            "oddities": self.oddities,
+            "settings": [
+                {"path": path, "value": _plain(value), "origin": origin, "help": help}
+                for path, value, origin, help in self.settings
+            ],
+            "cases": [case_values(line, self.classes) for line in self._lines()],
+        }
+
+    def examples(self) -> list[Example]:
+        """Pictures of two or three cases of every site.
+
+        Raises:
+            DataError: their files cannot be read any more.
+        """
+        found = []
+        for site, entries in self.task.listing.sites().items():
+            files = {entry.case: entry for entry in entries}
+            for line, why in choose(self.cases[site]):
+                entry = files[line.case]
+                case = Case(entry.case, line.split, entry.image, entry.label, entry.patient)
+                values = [*self.task.classes.values(), line.strange]
+                found.append(example(line, why, case, {str(k): v for k, v in enumerate(values)}))
+        return found
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes inspection.html, inspection.json, sites.csv and cases.csv.
+
+        Raises:
+            DataError: the folder cannot be written, or files cannot be read any more.
+        """
+        page = inspection_page.page(self, self.examples())
+        values = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
+        site_rows = [site_values(site, facts) for site, facts in self.sites.items()]
+        case_rows = [case_values(line, self.classes) for line in self._lines()]
+        paths = [
+            folder / n for n in ("inspection.html", "inspection.json", "sites.csv", "cases.csv")
+        ]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            paths[0].write_text(page, encoding="utf-8")
+            paths[1].write_text(values, encoding="utf-8")
+            write_table(paths[2], site_rows)
+            write_table(paths[3], case_rows)
+        except OSError as error:
+            raise DataError(
+                f"the inspection cannot be written: {error.strerror or error}",
+                where=str(folder),
+                remedy="name a folder that can be written",
+            ) from error
+        return paths
+
+    def _lines(self) -> list[CaseLine]:
+        return [line for lines in self.cases.values() for line in lines]
+
+
+def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
+    """Looks at the data of a task.
+
+    Args:
+        task: the data list with the settings a study would give it.
+        progress: called with (what, done, total) while cases are measured for the first time.
+
+    Raises:
+        DataError: the list or its files cannot be used; everything wrong is told.
+    """
+    seen = task.fingerprint(progress)
+    settled = task.resolved(progress)
+    how = settled.pipeline.pipeline()
+    splits, wrong = _splits(settled)
+    cases = {
+        site: [
+            _line(entry, facts, splits[site][entry.case], settled)
+            for entry, facts in zip(entries, seen.sites[site], strict=True)
+        ]
+        for site, entries in settled.listing.sites().items()
+    }
+    sites = {site: site_facts(lines, settled.classes) for site, lines in cases.items()}
+    after = normalised(seen, how)
+    apart = shifts(seen, after)
+    return Inspection(
+        settled,
+        cases,
+        sites,
+        [
+            Histograms(histogram(seen, channel, BINS), histogram(after, channel, BINS))
+            for channel in range(seen.channels)
+        ],
+        apart,
+        differences(sites, apart, how.normalise),
+        wrong + oddities(cases, sites),
+        _worked_out(settled),
+    )
+
+
+def _worked_out(task: Datalist) -> list[tuple[str, Any, str, str]]:
+    return [
+        known
+        for known in origins(task, "task.")
+        if known[2].startswith("derived from the data")
+        and (known[0] != "task.pipeline.window" or task.pipeline.normalise == "window")
+    ]
+
+
+def _splits(task: Datalist) -> tuple[Split, list[str]]:
+    """The splits; where there can be none, empty ones, and why."""
+    try:
+        return task.splits, []
+    except DataError as error:
+        none = {s: {e.case: "" for e in es} for s, es in task.listing.sites().items()}
+        return none, [f"no splits, so a study will refuse this list: {error}"]
+
+
+def _line(entry: Entry, facts: CaseFacts, split: str, task: Datalist) -> CaseLine:
+    counted = {
+        name: sum(facts.voxels.get(value, 0) for value in values)
+        for name, values in task.classes.items()
+    }
+    known = {0, *(value for values in task.classes.values() for value in values)}
+    strange = tuple(value for value in facts.voxels if value not in known)
+    return CaseLine(entry.site, entry.case, entry.patient, split, facts, counted, strange)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return {key: _plain(inner) for key, inner in value._asdict().items()}
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
