@@ -116,12 +116,14 @@ def report(
 ) -> None:
     """Print the study's table, made from the per-case scores in the run folders."""
     from autofedavg.experiment.store import disk_errors
+    from autofedavg.report.classes import classes_table
     from autofedavg.report.formats import FORMATS, joined
     from autofedavg.report.read import read_results
     from autofedavg.report.tables import scores_table, weights_table
 
     results = read_results(runs, baseline)
-    tables = [table for table in (scores_table(results), weights_table(results)) if table]
+    made = (scores_table(results), classes_table(results), weights_table(results))
+    tables = [table for table in made if table]
     typer.echo(joined(tables, "json" if as_json else format), nl=False)
     if out:
         folder = out / "tables"

@@ -30,7 +30,7 @@ def repeat(seed: int, gain: float, *, state: str = "finished", alpha=(0.4, 0.6))
     ]
     rounds = [{"t": 1, "alpha": list(alpha) if alpha else None}]
     return Repeat(
-        Path("x"), seed, state, {"method": {"learn_on": "validation"}}, {}, rounds, scores
+        Path("x"), seed, None, state, {"method": {"learn_on": "validation"}}, {}, rounds, scores
     )
 
 

@@ -52,7 +52,7 @@ def scores_table(results: Results) -> Table:
         "local avg",
         "local gen",
     )
-    return Table("scores", results.title, heads, _mark_best(rows), tuple(_notes(results)))
+    return Table("scores", results.title, heads, mark_best(rows), tuple(_notes(results)))
 
 
 def weights_table(results: Results) -> Table | None:
@@ -190,9 +190,15 @@ def _cell(values: Sequence[float], *, spread: bool = False) -> Cell:
     return Cell(mean, deviation, spread)
 
 
-def _mark_best(
+def percent_cell(values: Iterable[float | None]) -> Cell:
+    """The mean of shares of one over the repeats, in percent, with its spread."""
+    return _cell(_percent(values), spread=True)
+
+
+def mark_best(
     rows: Sequence[tuple[str, tuple[Cell, ...]]],
 ) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+    """The rows with the best cell of every column marked."""
     columns = list(zip(*(cells for _, cells in rows), strict=True))
     tops = [
         max((c.value for c in column if c.value is not None), default=None) for column in columns
