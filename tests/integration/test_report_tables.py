@@ -103,7 +103,7 @@ def test_a_row_without_a_finished_run_is_shown_empty() -> None:
 def test_local_only_becomes_one_row_per_site() -> None:
     local = repeat(0, 0.0, alpha=None)
     scores = [score for score in local.scores if score.model != "global"]
-    only = Repeat(local.folder, 0, "finished", local.config, {}, local.rounds, scores)
+    only = Repeat(local.folder, 0, None, "finished", local.config, {}, local.rounds, scores)
     table = scores_table(results(row("local", "Local", only), row("base", "Base", repeat(0, 0.0))))
     labels = [label for label, _ in table.rows]
     assert labels == ["Local - A", f"Local - {EVIL}", "Base"]
