@@ -218,8 +218,8 @@ class PublicTask(Task):
             parts = ", ".join(f"{split.count(s)} {s}" for s in SPLITS if s in split)
             order = sorted(grids[site], key=lambda grid: grid[-1])
             lines.append(
-                f"{site}: {len(cases)} cases ({parts}); "
-                f"grids from {_size(order[0])} to {_size(order[-1])}"
+                f"{site}: {len(cases)} cases ({parts}), from {_size(order[0])} "
+                f"to {_size(order[-1])} voxels"
             )
         lines += [f"left out: {k.site} {k.case}, {k.withdrawn}" for k in self.withdrawn()]
         listed = {known.case for known in read_cases(self.name)}
