@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofedavg.errors import DataError
+from autofedavg.tasks.files import DICOM
 from autofedavg.tasks.preparation import Classes
 
 
@@ -118,14 +119,18 @@ def _series_grid(path: Path) -> tuple[int, ...]:
     import SimpleITK
 
     reader = SimpleITK.ImageSeriesReader
+    files = [*_below(path)]
     series = [
         reader.GetGDCMSeriesFileNames(str(folder), uid)
-        for folder in sorted({file.parent for file in _below(path)})
+        for folder in sorted({file.parent for file in files})
         for uid in reader.GetGDCMSeriesIDs(str(folder))
     ]
     if len(series) != 1:
         raise ValueError(f"there are {len(series)} DICOM series in it")
     (names,) = series
+    damaged = [f.name for f in files if f.suffix.lower() in DICOM and str(f) not in names]
+    if damaged:  # the reader passes over them without a word
+        raise ValueError(f"not readable as DICOM: {', '.join(damaged)}")
     first = SimpleITK.ImageFileReader()
     first.SetFileName(names[0])
     first.ReadImageInformation()
