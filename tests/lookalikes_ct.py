@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import SimpleITK
-from volumes import save_nifti
 
 from autofedavg.tasks.committed import read_cases
+from volumes import save_nifti
 
 GRID = (24, 22, 12)
 # Left, anterior, inferior: how TCIA's labels and its DICOM slices run.
@@ -123,7 +123,7 @@ def write_series(
     Files are numbered upwards from the feet, as the archive's are not bound to any order.
     """
     folder.mkdir(parents=True)
-    columns, rows, slices = image.shape
+    slices = image.shape[2]
     uid = f"1.2.826.0.1.3680043.2.1125.{number}"
     writer = SimpleITK.ImageFileWriter()
     writer.KeepOriginalImageUIDOn()

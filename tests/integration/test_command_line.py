@@ -240,7 +240,12 @@ def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> Non
 
 def test_list_names_what_is_registered(say) -> None:
     assert say("list", "methods")[1].split() == ["auto-fedavg", "fedavg", "fedprox", "local-only"]
-    assert json.loads(say("list", "tasks", "--json")[1]) == ["synthetic"]
+    assert json.loads(say("list", "tasks", "--json")[1]) == [
+        "covid",
+        "datalist",
+        "pancreas",
+        "synthetic",
+    ]
     assert say("list", "engines")[1].split() == ["simulator"]
 
 
@@ -257,7 +262,7 @@ def test_help_and_import_stay_light() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", helped], check=True, capture_output=True, text=True
     )
-    for verb in ("run", "resume", "report", "check", "list"):
+    for verb in ("run", "resume", "report", "check", "data", "list"):
         assert verb in done.stdout
 
 

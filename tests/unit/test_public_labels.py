@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from lookalikes_ct import ball, scaled, write_series, write_tcia_case
-from volumes import save_nifti, write_case
 
 from autofedavg.errors import DataError
 from autofedavg.tasks.pancreas import SOURCES
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.preparation import BACKGROUND, Case, arrays, load
+from lookalikes_ct import ball, scaled, write_series, write_tcia_case
+from volumes import save_nifti, write_case
 
 ONE = {"pancreas": (1,)}
 
