@@ -1,9 +1,10 @@
 """Small volumes laid out as the public CT archives lay out theirs, with something to learn.
 
-A bright ball (the structure) in a dim body in air; each layout has its own axes, label values and
-junk, as the real one has.
+A bright ball (the structure) in a body of fat in air; each layout has its own axes, label values
+and junk, as the real one has.
 """
 
+import locale
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def ball(seed: int, grid: tuple[int, ...] = GRID) -> tuple[np.ndarray, np.ndarra
     centre = [draw.uniform(0.25 * n, 0.45 * n) for n in grid]
     mask = sum(((a - c) / (0.16 * n)) ** 2 for a, c, n in zip(axes, centre, grid, strict=True)) < 1
     body = sum(((a - n / 2) / (0.46 * n)) ** 2 for a, n in zip(axes, grid, strict=True)) < 1
-    image = np.where(body, 20, -1000) + np.where(mask, 120, 0) + draw.randint(-9, 9, grid)
+    image = np.where(body, -75, -1000) + np.where(mask, 215, 0) + draw.randint(-9, 9, grid)
     return image.astype(np.int16), mask.astype(np.uint8)
 
 
@@ -123,6 +124,7 @@ def write_series(
     Files are numbered upwards from the feet, as the archive's are not bound to any order.
     """
     folder.mkdir(parents=True)
+    before = locale.setlocale(locale.LC_ALL)  # ITK's DICOM writer leaves the process in "C"
     slices = image.shape[2]
     uid = f"1.2.826.0.1.3680043.2.1125.{number}"
     writer = SimpleITK.ImageFileWriter()
@@ -147,6 +149,7 @@ def write_series(
             part.SetMetaData(tag, value)
         writer.SetFileName(str(folder / f"1-{slices - k:03d}.dcm"))
         writer.Execute(part)
+    locale.setlocale(locale.LC_ALL, before)
 
 
 def write_pancreas(root: Path, cases: int) -> Path:

@@ -1,5 +1,8 @@
 """Sec. 4.2.1 and 4.3: what the committed studies of Tables 2 and 3 run with."""
 
+import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from monai.inferers.utils import _get_scan_interval
 
 from autofedavg.experiment.config import read_study
 from autofedavg.tasks.covid import Covid
+from autofedavg.tasks.datalist import Datalist
 from autofedavg.tasks.pancreas import Pancreas
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.segmentation import network
@@ -127,3 +131,12 @@ def test_no_row_sets_what_only_the_task_should_say(covid, pancreas) -> None:
         for path, _, origin, _ in study.runs[0].origins():
             if path.startswith("task."):
                 assert path == "task.name" or origin != "study", path
+
+
+def test_the_pipeline_for_hospitals_of_your_own_is_the_covid_pipeline() -> None:
+    """docs/how-to/data.md writes it out for the task `datalist`."""
+    page = (CONFIGS.parent / "docs" / "how-to" / "data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    task = tomllib.loads(block)["base"]["task"]
+    how = Datalist.model_validate_json(json.dumps(task)).pipeline.pipeline()
+    assert how.model_dump() == Covid().pipeline.model_dump()

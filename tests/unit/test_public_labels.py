@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.pancreas import SOURCES
+from autofedavg.tasks.files import read_label
+from autofedavg.tasks.pancreas import SOURCES, Pancreas, PancreasPipeline
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.preparation import BACKGROUND, Case, arrays, load
-from lookalikes_ct import ball, scaled, write_series, write_tcia_case
+from lookalikes_ct import ball, scaled, write_pancreas, write_series, write_tcia_case
 from volumes import save_nifti, write_case
 
 ONE = {"pancreas": (1,)}
@@ -15,7 +16,7 @@ ONE = {"pancreas": (1,)}
 
 def bright(values: np.ndarray) -> np.ndarray:
     """The ball, seen in the image itself."""
-    return values > 80
+    return values > 30
 
 
 @pytest.fixture
@@ -60,10 +61,27 @@ def test_prepared_label_still_lies_on_the_ball(tcia) -> None:
         spacing=(1.0, 1.0, 1.0), window=(-87.0, 199.0), crop=True, roi=(16, 16, 16), channels=(4, 8)
     )
     made = arrays(case._replace(by_rows=True), how, ONE)
-    shown = made.image[0].astype(np.float32) > (80 + 87) / 286
+    shown = made.image[0].astype(np.float32) > (30 + 87) / 286
     middles = [np.argwhere(mask).mean(axis=0) for mask in (shown, made.label)]
     assert np.abs(middles[0] - middles[1]).max() < 1  # mm; nearest-voxel ties shift it by half
     assert shown[made.label == 1].mean() > 0.75
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_labels_that_do_not_lie_on_soft_tissue_are_warned_of(tmp_path, caplog, turned) -> None:
+    root = write_pancreas(tmp_path, 1)
+    if turned:
+        for path in sorted((root / "TCIA" / "TCIA_pancreas_labels-02-05-2017").iterdir()):
+            save_nifti(path, read_label(path).values[0][:, ::-1])
+    how = PancreasPipeline(network="unet", channels=(4, 8), roi=(16, 16, 16))
+    Pancreas(root=str(root), cases=1, cache=str(tmp_path / "cache"), pipeline=how).prepare()
+    told = [record.message for record in caplog.records]
+    if turned:
+        (only,) = told
+        assert only.startswith("TCIA: only ")
+        assert "they may be turned over" in only
+    else:
+        assert not told
 
 
 def test_everyone_else_is_still_refused_a_label_that_lies_elsewhere(tcia) -> None:

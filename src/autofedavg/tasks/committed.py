@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,7 @@ class Known(NamedTuple):
     withdrawn: str = ""
 
 
+@cache
 def read_cases(task: str) -> tuple[Known, ...]:
     """The committed cases of a task, in the order of its file."""
     text = (files("autofedavg.tasks") / "cases" / f"{task}.csv").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from autofedavg.task import Progress, Task
 from autofedavg.tasks.committed import Known, in_drawn_order, read_cases
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.places import data_home
+from autofedavg.tasks.plausibility import warn_of_misplaced
 from autofedavg.tasks.preparation import Case
 from autofedavg.tasks.prepared import SPLITS, Store
 from autofedavg.tasks.segmentation import SegmentationSite, loss, network
@@ -132,7 +133,11 @@ class PublicTask(Task):
         return Problem(self.network, loss(self.pipeline), sites)
 
     def prepare(self, progress: Progress | None = None) -> None:
-        self._store(hold=0).sites(self._cases(), progress)
+        ready = self._store(hold=0).sites(self._cases(), progress)
+        for site, source in self.sources.items():
+            if source.by_rows:  # no affine could tell
+                cases = [case for part in ready[site].values() for case in part]
+                warn_of_misplaced(site, cases, self.pipeline)
 
     def network(self) -> nn.Module:
         return network(self.pipeline)
