@@ -80,6 +80,7 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
     image, label = read(case.image), read_label(case.label)
     if case.by_rows:
         label = _by_rows(label, image)
+    classes = case.classes or classes
     if image.grid != label.grid:
         raise DataError(
             f"its grid is {_grid(label.grid)}, the image's {_grid(image.grid)}",
@@ -98,7 +99,7 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
     if flat:
         which = f"channel {flat[0]} has" if len(image.values) > 1 else "it has"
         raise DataError(f"{which} one and the same value everywhere", where=named)
-    return image, _numbered(label.values[0], case.classes or classes, case.label)
+    return image, _numbered(label.values[0], classes, case.label)
 
 
 def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
