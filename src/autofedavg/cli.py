@@ -7,13 +7,14 @@ import logging
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
 import typer
 
-from autofedavg.errors import AutoFedAvgError, ConfigError, did_you_mean
+from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, did_you_mean
 
 INTERRUPTED = 130
 
@@ -146,6 +147,43 @@ def check(study: StudyFile, sets: Sets = None, as_json: AsJson = False) -> None:
     typer.echo(json.dumps(seen, indent=1) if as_json else forecast_text(seen))
 
 
+@app.command()
+def data(
+    what: Annotated[str, typer.Argument(help="A task, or `inspect`: look at your own data.")],
+    listing: Annotated[
+        Path | None, typer.Argument(metavar="[LIST]", help="The data list, .csv or .json.")
+    ] = None,
+    root: Annotated[str, typer.Option(help="Where the data is: short for --set root=.")] = "",
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Read every file and fill the cache for runs.")
+    ] = False,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting of the task, e.g. cases=2. Repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="inspect: also write what was seen here.")
+    ] = None,
+    study: Annotated[
+        Path | None, typer.Option(help="inspect: write a study to start from to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to download and where to put it; verify it; prepare it. Or inspect your own."""
+    from autofedavg.experiment.data import read_task
+
+    looking = what == "inspect"
+    if (out or study) and not looking:
+        raise ConfigError("--out and --study belong to `data inspect`", where=f"data {what}")
+    if study and study.exists():
+        raise ConfigError("it exists already", where=str(study), remedy="name another file")
+    task = read_task("datalist" if looking else what, listing, root, sets or [])
+    if looking:
+        _inspect(task, listing, out, study, as_json)
+    else:
+        _verify(task, prepare, as_json)
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="methods, tasks or engines.")],
@@ -161,6 +199,51 @@ def list_(
         raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, known))
     names = list(known[what])
     typer.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
+def _verify(task: Any, prepare: bool, as_json: bool) -> None:
+    said: dict[str, Any] = {"task": task.name, "about": task.about(), "found": []}
+    say: Callable[[str], None] = (lambda _: None) if as_json else typer.echo
+    say(f"{said['about']}\n")
+    try:
+        said["found"] = _watched(task.verify)
+        say("\n".join(said["found"]))
+        if prepare:
+            _watched(task.prepare)
+            say("every case is prepared")
+    except DataError as error:
+        if as_json:
+            typer.echo(json.dumps({**said, "prepared": False, "error": str(error)}, indent=1))
+        raise
+    if as_json:
+        typer.echo(json.dumps({**said, "prepared": prepare, "error": None}, indent=1))
+
+
+def _inspect(
+    task: Any, listing: Path | None, out: Path | None, study: Path | None, as_json: bool
+) -> None:
+    from autofedavg.experiment.store import disk_errors
+    from autofedavg.tasks.inspection import inspect, starting_study
+
+    seen: Any = _watched(lambda progress: inspect(task, progress))
+    typer.echo(json.dumps(seen.as_json(), indent=1) if as_json else seen.text())
+    if out:
+        with disk_errors(out):
+            for path in seen.write(out):
+                typer.echo(f"written: {path}", err=True)
+    if study and listing:
+        with disk_errors(study):
+            study.parent.mkdir(parents=True, exist_ok=True)
+            study.write_text(starting_study(listing), encoding="utf-8")
+        typer.echo(f"written: {study}", err=True)
+
+
+def _watched(work: Callable[[Any], Any]) -> Any:
+    """Long work under a bar; nothing may be printed meanwhile, a bar takes stdout over."""
+    from autofedavg.progress import watching
+
+    with watching() as observer:
+        return work(observer.preparing if observer else None)
 
 
 def main() -> None:
@@ -185,7 +268,10 @@ def _main(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
-        typer.echo("interrupted: finished rounds are kept; `autofedavg resume` goes on", err=True)
+        what = "finished cases are kept; the same command goes on"
+        if arguments[:1] != ["data"]:
+            what = "finished rounds are kept; `autofedavg resume` goes on"
+        typer.echo(f"interrupted: {what}", err=True)
     return int(code or 0)
 
 

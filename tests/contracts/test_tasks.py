@@ -1,6 +1,8 @@
 """Every registered task passes this battery, at its smallest size, by being registered."""
 
 import json
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +13,25 @@ from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 from lookalikes import cifar10_binary
+from lookalikes_ct import ball, scaled, write_covid, write_pancreas
+from volumes import save_nifti
 
 SMALLEST = {
     "cifar10": {"clients": 3, "holdout": 0.3},
+    "covid": {
+        "cases": 2,
+        "holdout": 0.3,
+        "pipeline": {"roi": (16, 16, 8), "network": "unet", "channels": (4, 8), "overlap": 0.25},
+    },
+    "datalist": {
+        "holdout": 0.3,
+        "pipeline": {"roi": (16, 16, 8), "channels": (4, 8), "strides": ((2, 2, 2),)},
+    },
+    "pancreas": {
+        "cases": 2,
+        "holdout": 0.3,
+        "pipeline": {"roi": (16, 16, 16), "network": "unet", "channels": (4, 8), "overlap": 0.25},
+    },
     "synthetic": {
         "scale": 0.06,
         "extent": (24.0, 24.0, 30.0),
@@ -21,21 +39,42 @@ SMALLEST = {
         "pipeline": {"roi": (16, 16, 8), "channels": (4, 8)},
     },
 }
-# Tasks on downloaded data: the setting that names the folder, and what writes a look-alike there.
-LOOKALIKES = {"cifar10": ("root", cifar10_binary)}
+
+
+def write_list(home: Path) -> Path:
+    """A data list of two sites, with its files."""
+    rows = ["site,case,image,label,split"]
+    for seed, (site, split) in enumerate(
+        (site, split) for site in "AB" for split in ("train", "train", "validation", "test")
+    ):
+        for kind, values in zip(("image", "label"), ball(seed), strict=True):
+            save_nifti(home / f"{seed}-{kind}.nii.gz", values, scaled(2.0, 2.0, 4.0))
+        rows.append(f"{site},case-{seed},{seed}-image.nii.gz,{seed}-label.nii.gz,{split}")
+    path = home / "list.csv"
+    path.write_text("\n".join(rows))
+    return path
+
+
+# Tasks on data of their own: the setting that names it, and what writes a look-alike.
+LOOKALIKES = {
+    "cifar10": ("root", cifar10_binary),
+    "covid": ("root", partial(write_covid, cases=2)),
+    "datalist": ("datalist", write_list),
+    "pancreas": ("root", partial(write_pancreas, cases=2)),
+}
 
 
 @pytest.fixture(scope="module")
 def smallest(tmp_path_factory):
-    """A task's smallest settings by name, with its look-alike folder written."""
+    """A task's smallest settings by name, with its look-alike written."""
 
     def settings(name: str) -> dict:
         if name not in LOOKALIKES:
             return SMALLEST[name]
         key, write = LOOKALIKES[name]
         home = tmp_path_factory.mktemp(name)
-        write(home)
-        return {**SMALLEST[name], key: str(home)}
+        written = write(home)
+        return {**SMALLEST[name], key: str(written if written.is_file() else home)}
 
     return settings
 
@@ -148,3 +187,10 @@ def test_every_setting_has_an_origin(made) -> None:
         if path != "name":
             assert origin.split()[0].rstrip(":") in {"paper", "derived", "ours"}, path
             assert text, path
+
+
+def test_says_what_it_is_where_it_is_and_can_be_prepared(made) -> None:
+    task, _, _ = made
+    assert task.about()
+    assert task.verify(lambda *_: None)
+    task.prepare(lambda *_: None)

@@ -247,7 +247,13 @@ def test_list_names_what_is_registered(say) -> None:
         "fedprox",
         "local-only",
     ]
-    assert json.loads(say("list", "tasks", "--json")[1]) == ["cifar10", "datalist", "synthetic"]
+    assert json.loads(say("list", "tasks", "--json")[1]) == [
+        "cifar10",
+        "covid",
+        "datalist",
+        "pancreas",
+        "synthetic",
+    ]
     assert say("list", "engines")[1].split() == ["simulator"]
 
 
@@ -264,7 +270,7 @@ def test_help_and_import_stay_light() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", helped], check=True, capture_output=True, text=True
     )
-    for verb in ("run", "resume", "report", "check", "list"):
+    for verb in ("run", "resume", "report", "check", "data", "list"):
         assert verb in done.stdout
 
 

@@ -6,7 +6,9 @@ TASKS = Registry(
     "task",
     {
         "cifar10": "autofedavg.tasks.cifar10:Cifar10",
+        "covid": "autofedavg.tasks.covid:Covid",
         "datalist": "autofedavg.tasks.datalist:Datalist",
+        "pancreas": "autofedavg.tasks.pancreas:Pancreas",
         "synthetic": "autofedavg.tasks.synthetic:Synthetic",
     },
 )

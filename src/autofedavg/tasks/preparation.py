@@ -26,6 +26,7 @@ with warnings.catch_warnings():
 
 Classes = Mapping[str, tuple[int, ...]]
 BINARY: Classes = {"foreground": (1,)}
+BACKGROUND = ""  # as a class name: values that are other structures, and background here
 
 
 class Case(NamedTuple):
@@ -37,6 +38,9 @@ class Case(NamedTuple):
         image: one file (or DICOM folder) per group of channels.
         label: the file with the classes.
         patient: whose it is; the case itself when empty.
+        classes: what this label's values mean, in place of the task's class list.
+        by_rows: whether the label's place is told by its array alone: columns, rows, and slices
+            from the head down, as the image's DICOM slices have them. Its affine is not read.
     """
 
     case: str
@@ -44,6 +48,8 @@ class Case(NamedTuple):
     image: tuple[Path, ...]
     label: Path
     patient: str = ""
+    classes: Classes | None = None
+    by_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,9 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
         DataError: something is wrong with a file, or the two do not fit.
     """
     image, label = read(case.image), read_label(case.label)
+    if case.by_rows:
+        label = _by_rows(label, image)
+    classes = case.classes or classes
     if image.grid != label.grid:
         raise DataError(
             f"its grid is {_grid(label.grid)}, the image's {_grid(image.grid)}",
@@ -194,13 +203,22 @@ def _cropped(
     return values[(slice(None), *box)], label[tuple(box)], moved
 
 
+def _by_rows(label: Scan, image: Scan) -> Scan:
+    """The label on its image's grid; slices run from the head down in its array."""
+    upwards = image.affine is not None and image.affine[2, 2] > 0
+    values = label.values[..., ::-1] if upwards else label.values
+    return Scan(values, image.affine)
+
+
 def _numbered(label: np.ndarray, classes: Classes, path: Path) -> np.ndarray:
     """Values of the file -> 0, 1, .. as the classes are listed."""
-    number = {value: k for k, values in enumerate(classes.values(), 1) for value in values}
+    named = [values for name, values in classes.items() if name != BACKGROUND]
+    number = {value: k for k, values in enumerate(named, 1) for value in values}
+    number |= dict.fromkeys(classes.get(BACKGROUND, ()), 0)
     found = np.unique(label)
     strange = [int(value) for value in found if value != 0 and int(value) not in number]
     if strange:
-        listed = ", ".join(f"{name} {list(values)}" for name, values in classes.items())
+        listed = ", ".join(f"{n or 'background'} {list(v)}" for n, v in classes.items())
         raise DataError(
             f"it holds {_few(strange)}, which the class list does not have (0 is background; "
             f"{listed})",

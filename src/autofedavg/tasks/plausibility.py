@@ -1,0 +1,44 @@
+"""Whether labels lie where they could: under an organ's label most of a CT is soft tissue."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from autofedavg.tasks.casefolder import Prepared
+from autofedavg.tasks.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+SOFT = -50.0  # Hounsfield units: above fat
+ENOUGH = 0.8  # of a label's voxels; a label laid on the wrong place also covers fat and air
+
+
+def soft_tissue(case: Prepared, how: Pipeline) -> float:
+    """The share of a case's labelled voxels that are neither fat or air nor above the window."""
+    found = np.concatenate(case.centres())
+    if not len(found):
+        return 1.0
+    voxels = np.stack(np.unravel_index(found, case.size))
+    box = tuple(slice(int(axis.min()), int(axis.max()) + 1) for axis in voxels)
+    image, label = case.crop(box)
+    low, high = how.window
+    values = image[0][label[0] > 0]
+    soft = (values > (SOFT - low) / (high - low)) & (values < 1)
+    return float(soft.float().mean())
+
+
+def warn_of_misplaced(site: str, cases: Sequence[Prepared], how: Pipeline) -> None:
+    """Warns when the labels of a site do not lie on soft tissue; needs a window in HU."""
+    if how.normalise != "window" or how.window[0] >= SOFT:
+        return
+    share = statistics.median(soft_tissue(case, how) for case in cases)
+    if share < ENOUGH:
+        log.warning(
+            "%s: only %.0f %% of what its labels cover is soft tissue in most cases; they may be "
+            "turned over or moved against their images; compare some in a viewer",
+            site,
+            100 * share,
+        )

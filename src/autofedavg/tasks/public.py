@@ -1,0 +1,294 @@
+"""Public CT as a task: one class, a committed split, files where their archives put them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from autofedavg.client import LocalData, Problem
+from autofedavg.errors import DataError
+from autofedavg.settings import setting
+from autofedavg.task import Progress, Task
+from autofedavg.tasks.committed import Known, in_drawn_order, read_cases
+from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.places import data_home
+from autofedavg.tasks.plausibility import warn_of_misplaced
+from autofedavg.tasks.preparation import Case
+from autofedavg.tasks.prepared import SPLITS, Store
+from autofedavg.tasks.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.sources import Pair, Source, grid_of
+from autofedavg.tasks.splits import split_digest
+
+
+class PublicTask(Task):
+    """Segmentation of one structure in public CT; subclasses say which.
+
+    Attributes:
+        sources: site -> the data set its cases are from.
+        heading: what the task is, for `autofedavg data`.
+        published: what data a run was made with, for `environment.json` and the tables.
+        structure: what is segmented.
+        typical: bytes of a prepared case, about; the data is not there when `check` asks.
+    """
+
+    paths: ClassVar[tuple[str, ...]] = ("root", "cache")
+    sources: ClassVar[Mapping[str, Source]]
+    heading: ClassVar[str]
+    published: ClassVar[str]
+    structure: ClassVar[str]
+    typical: ClassVar[int]
+
+    name: str = ""
+    root: str = setting(
+        "", origin="ours", help="folder of the data; the task's name below AUTOFEDAVG_DATA if empty"
+    )
+    cases: int = setting(
+        0,
+        origin="ours",
+        help="use only the first so many cases of every site and split; 0 for all",
+        ge=0,
+    )
+    holdout: float = setting(
+        0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
+    )
+    hold: float = setting(
+        8.0,
+        origin="ours",
+        help="GiB of prepared cases held in memory; the rest is read from disk as it is needed",
+        ge=0,
+    )
+    cache: str = setting(
+        "", origin="ours", help="folder for prepared cases; the user's cache folder when empty"
+    )
+    pipeline: Pipeline = setting(Pipeline(), origin="ours", help="from images to batches")
+
+    def site_names(self) -> list[str]:
+        return [*self.sources]
+
+    @property
+    def folder(self) -> Path:
+        """Where the data is looked for."""
+        return (Path(self.root) if self.root else data_home(self.name)).absolute()
+
+    def known(self) -> list[Known]:
+        """The cases that are used: not the withdrawn ones, and no more than asked for."""
+        used: list[Known] = []
+        count: Counter[tuple[str, str]] = Counter()
+        for known in read_cases(self.name):
+            place = known.site, known.split
+            if not known.withdrawn and (not self.cases or count[place] < self.cases):
+                count[place] += 1
+                used.append(known)
+        return used
+
+    def withdrawn(self) -> list[Known]:
+        """The cases that are never used."""
+        return [known for known in read_cases(self.name) if known.withdrawn]
+
+    def splits(self) -> dict[str, dict[str, str]]:
+        """Site -> case -> split, with the share set aside."""
+        splits = {site: {k.case: k.split for k in self.known() if k.site == site} for site in
+                  self.sources}  # fmt: skip
+        for site, cases in splits.items() if self.holdout else ():
+            training = [case for case, split in cases.items() if split == "train"]
+            count = max(1, round(len(training) * self.holdout))
+            if count >= len(training):
+                raise DataError(
+                    f"it has {len(training)} training cases, and {count} would be set aside",
+                    where=f"site {site}",
+                    remedy="lower task.holdout, or raise task.cases",
+                )
+            aside = in_drawn_order(f"{self.name} holdout", training)[:count]
+            cases |= dict.fromkeys(aside, "holdout")
+        return splits
+
+    @cached_property
+    def _found(self) -> dict[str, Pair]:
+        """Case -> its files; ids are unique in a task."""
+        found: dict[str, Pair] = {}
+        for source in {id(s): s for s in self.sources.values()}.values():
+            found |= source.find(self.folder)
+        return found
+
+    def lacking(self) -> dict[Known, list[str]]:
+        """Cases that cannot be used for want of files, and what is wanting."""
+        told = {
+            known: self.sources[known.site].lacking(known.case, self._found.get(known.case, Pair()))
+            for known in self.known()
+        }
+        return {known: wanting for known, wanting in told.items() if wanting}
+
+    def problem(self, progress: Progress | None = None) -> Problem:
+        prepared = self._store(self.hold).sites(self._cases(), progress)
+        sites: dict[str, LocalData] = {
+            site: SegmentationSite(site, cases, self.pipeline, [self.structure])
+            for site, cases in prepared.items()
+        }
+        return Problem(self.network, loss(self.pipeline), sites)
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        ready = self._store(hold=0).sites(self._cases(), progress)
+        for site, source in self.sources.items():
+            if source.by_rows:  # no affine could tell
+                cases = [case for part in ready[site].values() for case in part]
+                warn_of_misplaced(site, cases, self.pipeline)
+
+    def network(self) -> nn.Module:
+        return network(self.pipeline)
+
+    def memory(self) -> int:
+        return min(len(self.known()) * self.typical, int(self.hold * 2**30))
+
+    def where(self) -> str:
+        total, lacking = len(self.known()), len(self.lacking())
+        if not lacking:
+            return f"in {self.folder}: all {total} cases there"
+        return (
+            f"in {self.folder}: {lacking} of {total} cases are missing; "
+            f"`autofedavg data {self.name}` says which and where to get them"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        splits, store = self.splits(), self._store(hold=0)
+        content = hashlib.sha256()
+        for site, cases in self._cases().items():
+            for case in cases:
+                facts = store.prepare(case).facts
+                content.update(f"{site} {case.case} {facts['image_sha256']}".encode())
+                content.update(facts["label_sha256"].encode())
+        out = [known.case for known in self.withdrawn()]
+        few = f"; the first {self.cases} of every site and split only" if self.cases else ""
+        return {
+            "data": self.published + (f"; without {', '.join(out)}" if out else "") + few,
+            "cases": {
+                site: {s: list(cases.values()).count(s) for s in SPLITS}
+                for site, cases in splits.items()
+            },
+            "split_sha256": split_digest(splits),
+            "content_sha256": content.hexdigest(),
+        }
+
+    def about(self) -> str:
+        lines = [self.heading]
+        counted = Counter(known.site for known in read_cases(self.name))
+        for source in {id(s): s for s in self.sources.values()}.values():
+            sites = [site for site, s in self.sources.items() if s is source]
+            count = sum(counted[site] for site in sites)
+            place = self.folder / source.folder
+            lines += [
+                "",
+                f"{', '.join(sites)}: {source.title}, {count} labelled cases",
+                f"  get      {source.get}",
+                f"  licence  {source.licence}",
+                *(f"  cite     {text}" for text in source.cite),
+                f"  put      unpack below {place}",
+                f"           {source.image.format('XXXX')} and {source.label.format('XXXX')}"
+                " are found there in any subfolder",
+            ]
+        return "\n".join(lines)
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        """Every file's presence and header; `prepare` reads the files whole."""
+        lacking = self.lacking()
+        wrong = self._told(lacking)
+        grids: dict[str, list[tuple[int, ...]]] = {site: [] for site in self.sources}
+        usable = [known for known in self.known() if known not in lacking]
+        for done, known in enumerate(usable, 1):
+            pair = self._found[known.case]
+            try:
+                image, label = grid_of(pair.images[0]), grid_of(pair.labels[0])
+            except DataError as error:
+                wrong.append(f"{known.site}, {known.case}: {error}")
+            else:
+                grids[known.site].append(image)
+                if image != label:
+                    sizes = f"its grid is {_size(label)}, the image's {_size(image)}"
+                    wrong.append(f"{known.site}, {known.case}: {pair.labels[0]}: {sizes}")
+            if progress:
+                progress("looking at headers", done, len(usable))
+        if wrong:
+            raise self._error(wrong)
+        return self._lines(grids)
+
+    def _lines(self, grids: Mapping[str, list[tuple[int, ...]]]) -> list[str]:
+        lines = [f"in {self.folder}"]
+        for site, cases in self.splits().items():
+            split = [*cases.values()]
+            parts = ", ".join(f"{split.count(s)} {s}" for s in SPLITS if s in split)
+            order = sorted(grids[site], key=lambda grid: grid[-1])
+            lines.append(
+                f"{site}: {len(cases)} cases ({parts}), from {_size(order[0])} "
+                f"to {_size(order[-1])} voxels"
+            )
+        lines += [f"left out: {k.site} {k.case}, {k.withdrawn}" for k in self.withdrawn()]
+        listed = {known.case for known in read_cases(self.name)}
+        lines += [
+            f"note: {case} is there and not in the split, so it is not used"
+            for case, pair in sorted(self._found.items())
+            if case not in listed and pair.images and pair.labels
+        ]
+        return lines
+
+    def _cases(self) -> dict[str, list[Case]]:
+        """Every site's cases with their files.
+
+        Raises:
+            DataError: files are missing; every case is told.
+        """
+        wrong = self._told(self.lacking())
+        if wrong:
+            raise self._error(wrong)
+        return {
+            site: [self._case(site, case, split) for case, split in cases.items()]
+            for site, cases in self.splits().items()
+        }
+
+    def _case(self, site: str, case: str, split: str) -> Case:
+        source, pair = self.sources[site], self._found[case]
+        return Case(
+            case,
+            split,
+            (pair.images[0],),
+            pair.labels[0],
+            classes=source.classes,
+            by_rows=source.by_rows,
+        )
+
+    def _told(self, lacking: Mapping[Known, list[str]]) -> list[str]:
+        """Lines case by case; a site of which nothing is there is told in one."""
+        lines = []
+        for site, source in self.sources.items():
+            mine = [known for known in self.known() if known.site == site]
+            if not any(known.case in self._found for known in mine):
+                image, label = (
+                    source.named(ends, mine[0].case) for ends in (source.image, source.label)
+                )
+                lines.append(
+                    f"{site}: nothing of its {len(mine)} cases, such as {image} and {label}, "
+                    f"lies below {self.folder / source.folder}"
+                )
+            else:
+                lines += [
+                    f"{site}, {k.case}: {'; '.join(lacking[k])}" for k in mine if k in lacking
+                ]
+        return lines
+
+    def _error(self, wrong: list[str]) -> DataError:
+        return DataError(
+            "data is missing or unfit:\n  " + "\n  ".join(wrong),
+            where=str(self.folder),
+            remedy=f"`autofedavg data {self.name}` tells what to download and where to put it",
+        )
+
+    def _store(self, hold: float) -> Store:
+        return Store(self.pipeline, {self.structure: (1,)}, self.cache, hold)
+
+
+def _size(grid: tuple[int, ...]) -> str:
+    return " x ".join(map(str, grid))

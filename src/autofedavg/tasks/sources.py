@@ -1,0 +1,159 @@
+"""Public data sets on disk: what they are, where they come from, and where their cases lie."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autofedavg.errors import DataError
+from autofedavg.tasks.files import DICOM
+from autofedavg.tasks.preparation import Classes
+
+
+@dataclass
+class Pair:
+    """The files found of one case; two files for one role are one too many."""
+
+    images: list[Path] = field(default_factory=list)
+    labels: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public data set as it is downloaded.
+
+    Attributes:
+        title: its name.
+        get: where it is to be had, and how large it is.
+        licence: under what terms.
+        cite: what its makers ask to be cited.
+        folder: where it is put, below the task's root; empty for the root itself.
+        case: a case's id, with {} for its number.
+        image: the end of an image's path, with {}; of a folder where `series` is true.
+        label: the end of a label's path, with {}.
+        number: how a number looks, as a regular expression.
+        series: whether images are folders of DICOM files.
+        classes: what the label's values mean.
+        by_rows: whether labels lie on their image's rows and slices whatever their affine says.
+        aliases: other ids for a case -> the id of the split file.
+    """
+
+    title: str
+    get: str
+    licence: str
+    cite: tuple[str, ...]
+    folder: str
+    case: str
+    image: str
+    label: str
+    number: str
+    classes: Classes
+    series: bool = False
+    by_rows: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, root: Path) -> dict[str, Pair]:
+        """Every case with an image or a label below the root, wherever it was unpacked."""
+        top = root / self.folder
+        found: dict[str, Pair] = {}
+        for path in _below(top, self._ends(self.image) if self.series else None):
+            tail = path.relative_to(top).as_posix()
+            for ends, role in ((self.image, "images"), (self.label, "labels")):
+                match = self._ends(ends).fullmatch(tail)
+                if match:
+                    case = self.case.format(match[1])
+                    pair = found.setdefault(self.aliases.get(case, case), Pair())
+                    getattr(pair, role).append(path)
+        return found
+
+    def lacking(self, case: str, pair: Pair) -> list[str]:
+        """What keeps a case from being used, as far as its files' names tell."""
+        told = []
+        for role, ends, paths in (
+            ("image", self.image, pair.images),
+            ("label", self.label, pair.labels),
+        ):
+            if not paths:
+                told.append(f"no {role} {self.named(ends, case)}")
+            elif len(paths) > 1:
+                told.append(f"{len(paths)} {role}s: " + ", ".join(map(str, sorted(paths))))
+        return told
+
+    def named(self, ends: str, case: str) -> str:
+        """The path of a case's file, as its data set calls it."""
+        before, _, after = self.case.partition("{}")
+        return ends.format(case.removeprefix(before).removesuffix(after))
+
+    def _ends(self, template: str) -> re.Pattern[str]:
+        number = re.escape(template).replace(r"\{\}", f"({self.number})")
+        return re.compile("(?:.*/)?" + number.replace(r"\.nii\.gz", r"\.nii(?:\.gz)?"))
+
+
+def grid_of(path: Path) -> tuple[int, ...]:
+    """The size of an image as its header tells, or as the files of its DICOM series count.
+
+    Raises:
+        DataError: the header cannot be read.
+    """
+    try:
+        return _series_grid(path) if path.is_dir() else _nifti_grid(path)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise DataError(
+            f"its header cannot be read ({reason.strip()})",
+            where=str(path),
+            remedy="download it again",
+        ) from error
+
+
+def _nifti_grid(path: Path) -> tuple[int, ...]:
+    import nibabel as nib
+
+    return tuple(int(n) for n in nib.load(path).shape)
+
+
+def _series_grid(path: Path) -> tuple[int, ...]:
+    import SimpleITK
+
+    reader = SimpleITK.ImageSeriesReader
+    files = [*_below(path)]
+    series = [
+        reader.GetGDCMSeriesFileNames(str(folder), uid)
+        for folder in sorted({file.parent for file in files})
+        for uid in reader.GetGDCMSeriesIDs(str(folder))
+    ]
+    if len(series) != 1:
+        raise ValueError(f"there are {len(series)} DICOM series in it")
+    (names,) = series
+    damaged = [f.name for f in files if f.suffix.lower() in DICOM and str(f) not in names]
+    if damaged:  # the reader passes over them without a word
+        raise ValueError(f"not readable as DICOM: {', '.join(damaged)}")
+    first = SimpleITK.ImageFileReader()
+    first.SetFileName(names[0])
+    first.ReadImageInformation()
+    columns, rows = first.GetSize()[:2]
+    return int(columns), int(rows), len(names)
+
+
+def _below(top: Path, whole: re.Pattern[str] | None = None) -> Iterator[Path]:
+    """Files below a folder; folders that match `whole` are given as one, unless they are empty.
+
+    Links to folders are followed, each folder is seen once, hidden names are passed over.
+    """
+    seen: set[str] = set()
+    for place, folders, names in os.walk(top, followlinks=True):
+        here = Path(place)
+        real = os.path.realpath(place)
+        folders[:] = sorted(name for name in folders if name[:1] != "." and real not in seen)
+        if real in seen:
+            continue
+        seen.add(real)
+        for name in list(folders) if whole else ():
+            if whole and whole.fullmatch((here / name).relative_to(top).as_posix()):
+                folders.remove(name)
+                if next(_below(here / name), None):
+                    yield here / name
+        yield from (here / name for name in sorted(names) if name[:1] != ".")
