@@ -143,7 +143,7 @@ def check(study: StudyFile, sets: Sets = None, as_json: AsJson = False) -> None:
     from autofedavg.experiment.forecast import forecast, forecast_text
 
     plan = read_study(study, sets or [])
-    seen = forecast(plan)
+    seen = _watched(lambda progress: forecast(plan, progress))
     typer.echo(json.dumps(seen, indent=1) if as_json else forecast_text(seen))
 
 
@@ -234,7 +234,10 @@ def _inspect(
     if study and listing:
         with disk_errors(study):
             study.parent.mkdir(parents=True, exist_ok=True)
-            study.write_text(starting_study(listing), encoding="utf-8")
+            made = starting_study(
+                listing, task.root, allow_outside=task.allow_outside, folder=study.parent
+            )
+            study.write_text(made, encoding="utf-8")
         typer.echo(f"written: {study}", err=True)
 
 

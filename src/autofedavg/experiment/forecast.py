@@ -7,22 +7,28 @@ from typing import Any
 from autofedavg.averaging import Layout
 from autofedavg.experiment.config import Study
 from autofedavg.experiment.rows import RunConfig
+from autofedavg.task import Progress
 
 
-def forecast(study: Study) -> dict[str, Any]:
-    """Every row's values with origins, its traffic and its memory, as plain values."""
+def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
+    """Every row's values with origins, its traffic and its memory, as plain values.
+
+    Data is read only where a setting was left to it.
+    """
     return {
         "study": study.name,
         "title": study.title,
         "seeds": list(study.seeds),
         "baseline": study.baseline,
-        "rows": [_row(run) for run in study.runs],
+        "folds": list(study.folds),
+        "rows": [_row(run.resolved(progress)) for run in study.runs],
     }
 
 
 def forecast_text(seen: dict[str, Any]) -> str:
     """The forecast for people."""
-    lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}"]
+    folds = f", folds {seen['folds']}" if seen["folds"] else ""
+    lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
         traffic, memory = row["traffic"], row["memory"]
         lines += ["", f"[{row['name']}] {row['label']}"]

@@ -17,7 +17,7 @@ STUDY = """\
 name = {name}
 title = {title}
 seeds = [0]             # the paper repeats everything three times: [0, 1, 2]
-baseline = "fedavg"     # the row the others are tested against
+{folds}baseline = "fedavg"     # the row the others are tested against
 
 [base]
 rounds = 50             # T; the paper's 300 take six times as long
@@ -69,9 +69,10 @@ def starting_study(
     start = Path(root).absolute() if root else list_path.absolute().parent
     listing = read_listing(list_path, start, allow_outside=allow_outside)
     sites = listing.sites()
-    folds = {entry.fold for entry in listing.entries}
-    if None not in folds and len(folds) > 2:
-        splits = "fold = 0                # this fold tests, the next one validates\n"
+    folds = sorted({entry.fold for entry in listing.entries if entry.fold is not None})
+    crossed = len(folds) > 2 and all(entry.fold is not None for entry in listing.entries)
+    if crossed:
+        splits = "# The splits are the list's folds.\n"
     elif all(entry.split for entry in listing.entries):
         splits = "# The splits are the list's.\n"
     else:
@@ -85,6 +86,9 @@ def starting_study(
         count=len(sites),
         sites=_comment(", ".join(sites)),
         name=_quoted(name),
+        folds=f"folds = {folds}  # each is tested once; the next one validates\n"
+        if crossed
+        else "",
         title=_quoted(f"A first study of {list_path.name}"),
         path=_quoted(_path(list_path, folder)),
         more=(f"root = {_quoted(named)}\n" if root else "")

@@ -1,0 +1,64 @@
+"""`autofedavg data inspect`, through the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from autofedavg import cli, read_study
+
+
+@pytest.fixture
+def listing(tmp_path) -> Path:
+    """Three sites of four colour pictures in a folder with spaces and accents."""
+    home = tmp_path / "données d'images"
+    home.mkdir()
+    draw = np.random.default_rng(0)
+    rows = ["site,image,label"]
+    for number in range(12):
+        label = np.zeros((20, 24), np.uint8)
+        label[5:12, 4:11] = 255
+        colours = draw.integers(0, 90, (20, 24, 3)) + 100 * (label > 0)[..., None]
+        Image.fromarray(colours.astype(np.uint8)).save(home / f"{number}.png")
+        Image.fromarray(label).save(home / f"{number} label.png")
+        rows.append(f"hôpital {number % 3},{number}.png,{number} label.png")
+    path = home / "list.csv"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def test_inspect_prints_draws_and_writes_a_study_that_is_valid(listing, tmp_path, capsys) -> None:
+    out, study = tmp_path / "seen", tmp_path / "studies" / "first.toml"
+    code = cli._main(
+        ["data", "inspect", str(listing), "--out", str(out), "--study", str(study)]
+    )  # fmt: skip
+    printed = capsys.readouterr()
+    assert code == 0
+    for site in ("hôpital 0", "hôpital 1", "hôpital 2", "Shift between sites"):
+        assert site in printed.out
+    assert (out / "inspection.html").stat().st_size > 1000
+    assert f"written: {study}" in printed.err
+    assert [run.name for run in read_study(study).runs] == ["fedavg", "fedavg-even", "n-dirichlet"]
+    assert cli._main(["check", str(study)]) == 0
+    checked = capsys.readouterr().out
+    assert "task.image_channels  " in checked.replace(
+        "task.image_channels ", "task.image_channels  "
+    )
+    assert "auto" not in {line.split()[1] for line in checked.splitlines() if "pipeline." in line}
+    assert cli._main(["data", "inspect", str(listing), "--study", str(study)]) == 2
+    assert "it exists already" in capsys.readouterr().err
+
+
+def test_inspect_speaks_json_and_tells_every_bad_case(listing, capsys) -> None:
+    assert cli._main(["data", "inspect", str(listing), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    for number in (3, 7):
+        path = listing.parent / f"{number}.png"
+        path.write_bytes(path.read_bytes()[:60])
+    assert cli._main(["data", "inspect", str(listing)]) == 3
+    err = capsys.readouterr().err
+    assert "2 of 12 cases cannot be used" in err
+    assert "3.png: cannot be read" in err
+    assert "7.png: cannot be read" in err
