@@ -1,9 +1,12 @@
 """Every registered task passes this battery, at its smallest size, by being registered."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from autofedavg.averaging import Layout
 from autofedavg.seeds import Seeds
@@ -12,18 +15,39 @@ from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 
 SMALLEST = {
+    "datalist": {"holdout": 0.3, "pipeline": {"roi": (16, 16), "channels": (4, 8)}},
     "synthetic": {
         "scale": 0.06,
         "extent": (24.0, 24.0, 30.0),
         "holdout": 0.3,
         "pipeline": {"roi": (16, 16, 8), "channels": (4, 8)},
-    }
+    },
 }
 
 
+def written_list(folder: Path) -> Path:
+    """Three sites of six small pictures with two classes."""
+    rows = ["site,image,label"]
+    random = np.random.default_rng(0)
+    for site in ("north", "south", "west"):
+        for number in range(6):
+            label = np.zeros((20, 24), np.uint8)
+            label[4:12, 5:15], label[14:18, 3:9] = 1, 2
+            image = (label * 90 + random.integers(0, 60, label.shape)).astype(np.uint8)
+            for name, pixels in (("image", image), ("label", label)):
+                Image.fromarray(pixels).save(folder / f"{site}-{number}-{name}.png")
+            rows.append(f"{site},{site}-{number}-image.png,{site}-{number}-label.png")
+    (folder / "list.csv").write_text("\n".join(rows))
+    return folder / "list.csv"
+
+
 @pytest.fixture(scope="module", params=list(TASKS))
-def made(request):
-    task = TASKS[request.param](**SMALLEST[request.param])
+def made(request, tmp_path_factory):
+    smallest = dict(SMALLEST[request.param])
+    if request.param == "datalist":
+        home = tmp_path_factory.mktemp("own")
+        smallest |= {"datalist": str(written_list(home)), "cache": str(home / "cache")}
+    task = TASKS[request.param](**smallest)
     told = []
     return task, task.problem(lambda *what: told.append(what)), told
 

@@ -75,12 +75,12 @@ def test_the_order_of_the_classes_numbers_them(tmp_path) -> None:
     label[0] = 2
     case = write_case(tmp_path, "a", image, label)
     how = HOW.model_copy(update={"spacing": "keep"})
-    for order in ({"a": (1,), "b": (2,)}, {"b": (2,), "a": (1,)}):
+    for order, numbers in (
+        ({"a": (1,), "b": (2,)}, [0, 1, 2]),
+        ({"b": (2,), "a": (1,)}, [0, 2, 1]),
+    ):
         made = Store(how, order, str(tmp_path)).prepare(case)
-        expected = np.where(label == 0, 0, np.where(label == order["a"][0], 1, 2))
-        if [*order] == ["b", "a"]:
-            expected = np.where(label == 0, 0, np.where(label == 2, 1, 2))
-        assert np.array_equal(made.original().numpy(), expected)
+        assert np.array_equal(made.original().numpy(), np.choose(label, numbers))
 
 
 MAKER = """
@@ -118,7 +118,7 @@ def test_two_processes_may_prepare_at_once(tmp_path) -> None:
     told = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     assert told[0][0] == told[1][0]
-    left = [p for p in (tmp_path / "cache" / "prepared").glob("*/*")]
+    left = [*(tmp_path / "cache" / "prepared").glob("*/*")]
     assert len(left) == 9
     assert all(casefolder.is_whole(place) for place in left)
 
