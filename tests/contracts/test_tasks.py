@@ -4,8 +4,10 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from autofedavg.averaging import Layout
 from autofedavg.seeds import Seeds
@@ -13,8 +15,7 @@ from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 from lookalikes import cifar10_binary
-from lookalikes_ct import ball, scaled, write_covid, write_pancreas
-from volumes import save_nifti
+from lookalikes_ct import write_covid, write_pancreas
 
 SMALLEST = {
     "cifar10": {"clients": 3, "holdout": 0.3},
@@ -23,10 +24,7 @@ SMALLEST = {
         "holdout": 0.3,
         "pipeline": {"roi": (16, 16, 8), "network": "unet", "channels": (4, 8), "overlap": 0.25},
     },
-    "datalist": {
-        "holdout": 0.3,
-        "pipeline": {"roi": (16, 16, 8), "channels": (4, 8), "strides": ((2, 2, 2),)},
-    },
+    "datalist": {"holdout": 0.3, "pipeline": {"roi": (16, 16), "channels": (4, 8)}},
     "pancreas": {
         "cases": 2,
         "holdout": 0.3,
@@ -42,17 +40,19 @@ SMALLEST = {
 
 
 def write_list(home: Path) -> Path:
-    """A data list of two sites, with its files."""
-    rows = ["site,case,image,label,split"]
-    for seed, (site, split) in enumerate(
-        (site, split) for site in "AB" for split in ("train", "train", "validation", "test")
-    ):
-        for kind, values in zip(("image", "label"), ball(seed), strict=True):
-            save_nifti(home / f"{seed}-{kind}.nii.gz", values, scaled(2.0, 2.0, 4.0))
-        rows.append(f"{site},case-{seed},{seed}-image.nii.gz,{seed}-label.nii.gz,{split}")
-    path = home / "list.csv"
-    path.write_text("\n".join(rows))
-    return path
+    """A data list: three sites of six small pictures with two classes."""
+    rows = ["site,image,label"]
+    random = np.random.default_rng(0)
+    for site in ("north", "south", "west"):
+        for number in range(6):
+            label = np.zeros((20, 24), np.uint8)
+            label[4:12, 5:15], label[14:18, 3:9] = 1, 2
+            image = (label * 90 + random.integers(0, 60, label.shape)).astype(np.uint8)
+            for name, pixels in (("image", image), ("label", label)):
+                Image.fromarray(pixels).save(home / f"{site}-{number}-{name}.png")
+            rows.append(f"{site},{site}-{number}-image.png,{site}-{number}-label.png")
+    (home / "list.csv").write_text("\n".join(rows))
+    return home / "list.csv"
 
 
 # Tasks on data of their own: the setting that names it, and what writes a look-alike.

@@ -181,8 +181,9 @@ class OpenPipeline(Settings):
         if window == "auto":
             window = (0.0, 255.0)
             if not bytes_of_colour:
-                under = [v for c in cases for f in c.foreground for v in f]
-                every = under or [v for c in cases for p in c.percentiles for v in p]
+                # Without the very lowest and highest: each would stand for a hundredth of a case.
+                under = [v for c in cases for f in c.foreground for v in f[1:-1]]
+                every = under or [v for c in cases for p in c.percentiles for v in p[1:-1]]
                 low, high = (float(f"{v:.6g}") for v in np.percentile(every, (0.5, 99.5)))
                 window = (low, high if high > low else low + max(1e-3, 1e-3 * abs(low)))
         return normalise, window

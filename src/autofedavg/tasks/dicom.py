@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from autofedavg.errors import DataError
 from autofedavg.tasks.readers import Scan, from_itk
 
 KEY = "0020|0032"  # Image Position (Patient)
+_SWITCH = threading.Lock()  # ITK's warnings are switched for the whole process
 
 
 def read_series(path: Path) -> Scan:
@@ -21,15 +24,30 @@ def read_series(path: Path) -> Scan:
     """
     import SimpleITK
 
-    names = _files_of(path)
-    reader = SimpleITK.ImageSeriesReader()
-    reader.SetFileNames(names)
-    reader.MetaDataDictionaryArrayUpdateOn()
-    image = reader.Execute()
+    with _quiet():
+        names = _files_of(path)
+        reader = SimpleITK.ImageSeriesReader()
+        reader.SetFileNames(names)
+        reader.MetaDataDictionaryArrayUpdateOn()
+        image = reader.Execute()
     if image.GetDimension() == 3 and len(names) > 1:
         positions = [_position(reader, number) for number in range(len(names))]
         _check_slices(path, [position for position in positions if position is not None], image)
     return from_itk(image)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without ITK's warnings: of files that are no DICOM, and of slices, which are checked here."""
+    import SimpleITK
+
+    with _SWITCH:
+        before = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
+        SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
+        try:
+            yield
+        finally:
+            SimpleITK.ProcessObject.SetGlobalWarningDisplay(before)
 
 
 def _files_of(path: Path) -> Sequence[str]:
@@ -38,18 +56,13 @@ def _files_of(path: Path) -> Sequence[str]:
     folders = {path.parent}
     if path.is_dir():
         folders = {f.parent for f in path.rglob("*") if f.is_file() and f.name[:1] != "."}
-    before = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
-    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)  # other files may lie there too
-    try:
-        series = [
-            names
-            for folder in sorted(folders)
-            for uid in SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
-            for names in [SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), uid)]
-            if path.is_dir() or str(path) in names
-        ]
-    finally:
-        SimpleITK.ProcessObject.SetGlobalWarningDisplay(before)
+    series = [
+        names
+        for folder in sorted(folders)
+        for uid in SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
+        for names in [SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), uid)]
+        if path.is_dir() or str(path) in names
+    ]
     if not series:
         raise DataError(
             "there is no DICOM series",

@@ -172,6 +172,7 @@ def _restored(known: dict[str, object]) -> CaseFacts:
     return facts._replace(
         grid=tuple(facts.grid),
         spacing=None if facts.spacing is None else tuple(facts.spacing),
+        moments=[(float(mean), float(spread)) for mean, spread in facts.moments],
         voxels={int(value): count for value, count in facts.voxels.items()},
     )
 

@@ -45,7 +45,7 @@ def csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except csv.Error as error:
         raise DataError(
             f"not a table: {error}",
-            where=f"{path}, line {reader.line_num}",
+            where=f"{path}, line {reader.reader.line_num}",
             remedy="look at quotes and line ends there",
         ) from error
 

@@ -19,6 +19,8 @@ NIFTI = (".nii", ".nii.gz")
 ITK = (".nrrd", ".nhdr", ".mha", ".mhd")
 FLAT = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 DICOM = (".dcm", ".dicom", ".ima")
+COLOURED = ("RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+INDEXED = ("P", "PA")  # in a label, the numbers of the palette are the classes
 _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -126,9 +128,7 @@ def _read_flat(path: Path, *, colours: bool) -> Scan:
         image = ImageOps.exif_transpose(opened)
         if image.mode in ("LA", "La"):
             image = image.convert("L")
-        elif image.mode in ("RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV") or (
-            image.mode in ("P", "PA") and colours
-        ):
+        elif image.mode in (COLOURED + INDEXED if colours else COLOURED):
             image = image.convert("RGB")
         values = np.array(image)
     if values.dtype == bool:

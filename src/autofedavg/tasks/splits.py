@@ -126,8 +126,14 @@ def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]], shares: Sequenc
             where=str(path),
             remedy="remove it to draw the splits anew",
         ) from error
+    if strange:
+        raise DataError(
+            f"it holds the split {min(strange)!r}",
+            where=str(path),
+            remedy=f"use {', '.join(THREE)}, or remove it to draw the splits anew",
+        )
     wanted = {(site, entry.case) for site, entries in open_sites.items() for entry in entries}
-    if listed != wanted or strange:
+    if listed != wanted:
         raise DataError(
             f"it does not fit the list: {len(wanted - listed)} cases of the list are not in it, "
             f"{len(listed - wanted)} of its cases are not in the list",
