@@ -197,7 +197,8 @@ def _verify(task: Any, prepare: bool, as_json: bool) -> None:
     say(f"{said['about']}\n")
     try:
         said["found"] = _watched(task.verify)
-        say("\n".join(said["found"]))
+        if said["found"] != [said["about"]]:
+            say("\n".join(said["found"]))
         if prepare:
             _watched(task.prepare)
             say("every case is prepared")
@@ -224,7 +225,10 @@ def _inspect(
     if study and listing:
         with disk_errors(study):
             study.parent.mkdir(parents=True, exist_ok=True)
-            study.write_text(starting_study(listing), encoding="utf-8")
+            text = starting_study(
+                listing, task.root, allow_outside=task.allow_outside, folder=study.parent
+            )
+            study.write_text(text, encoding="utf-8")
         typer.echo(f"written: {study}", err=True)
 
 
@@ -259,7 +263,7 @@ def _main(arguments: list[str]) -> int:
         code = INTERRUPTED
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
         what = "finished cases are kept; the same command goes on"
-        if arguments[:1] != ["data"]:
+        if "data" not in arguments[:2]:
             what = "finished rounds are kept; `autofedavg resume` goes on"
         typer.echo(f"interrupted: {what}", err=True)
     return int(code or 0)
