@@ -85,6 +85,34 @@ def test_data_says_what_to_download_under_which_licence_and_where_to_put_it(
     assert "199 labelled cases" in out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pancrea"], "'pancrea' is neither a task nor `inspect`; did you mean pancreas?"),
+        (["datalist"], "data datalist: it needs a data list"),
+        (["inspect"], "it needs a data list"),
+        (["covid", "list.csv"], "data covid: it takes no data list"),
+        (["covid", "--out", "seen"], "--out and --study belong to `data inspect`"),
+        (["covid", "--set", "case=1"], "task.case is not a setting of covid; did you mean cases?"),
+        (["covid", "--set", "cases=-1"], "task.cases: input should be greater than or equal to 0"),
+        (["inspect", "a.csv", "--study", __file__], "it exists already; name another file"),
+    ],
+)
+def test_bad_usage_of_data_is_told(say, arguments, told) -> None:
+    code, out, err = say("data", *arguments)
+    assert code == 2
+    assert told in err
+    assert not out
+
+
+def test_data_of_tasks_that_need_no_download(say, own_cache) -> None:
+    small = ["--set", "scale=0.01", "--set", "extent=[24.0,24.0,30.0]"]
+    code, out, _ = say("data", "synthetic", "--prepare", *small)
+    assert code == 0
+    assert out.endswith("every case is prepared\n")
+    assert list(own_cache.glob("prepared/*/*/case.json"))
+
+
 def test_data_verifies_what_is_there(say, covid, pancreas) -> None:
     code, out, _ = say("data", "covid", "--root", covid, "--set", "cases=1")
     assert code == 0
