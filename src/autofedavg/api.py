@@ -23,7 +23,7 @@ from autofedavg.experiment.store import RunFolder, read_json
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
-from autofedavg.seeds import Seeds
+from autofedavg.seeds import Seeds, global_seed
 from autofedavg.studies import LOADERS, Machine, about_run, clients, machine_of, read_toml
 from autofedavg.workbench import Loss, Training
 
@@ -89,7 +89,7 @@ def federate(
         )
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
     problem = Problem(network, loss, data, METRIC)
-    check_run(chosen, rounds, select, network(), problem.roster())
+    check_run(chosen, rounds, select, problem)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
         config = to_toml(_described(folder.path.name, chosen, rounds, select, how, sorted(sites)))
@@ -117,7 +117,11 @@ def federate(
                 run(chosen, rounds, federation, w0, layout, METRIC, folder, watch, select)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
-        trained = load_network(folder, tested, network()) if folder.has(tested) else None
+        trained = None
+        if folder.has(tested):
+            with global_seed(0):
+                built = network()
+            trained = load_network(folder, tested, built)
         alpha = lines[-1]["alpha"] or []
         weights = dict(zip(sorted(sites), alpha, strict=False))
         return Result(trained, weights, lines, summarise(folder.scores(), METRIC))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -154,7 +154,7 @@ def _set_widths(layer: nn.Module, shape: tuple[int, ...]) -> None:
         layer.out_channels, layer.in_channels = shape[:2]
 
 
-def _refuse(what: str, network: nn.Module) -> None:
+def _refuse(what: str, network: nn.Module) -> NoReturn:
     raise ConfigError(
         f"the network is no plain chain of layers: {what}",
         where=type(network).__name__,

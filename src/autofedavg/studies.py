@@ -20,7 +20,7 @@ from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen, check_run, run
 from autofedavg.experiment.store import RunFolder, disk_errors, read_json, write_atomically
 from autofedavg.federation import Federation
-from autofedavg.seeds import Seeds
+from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import Training, checked_device
 
@@ -90,7 +90,9 @@ def run_study(
     ENGINES[str(machine.engine)]  # what cannot be had is told before any work
     checked_device(str(machine.device))
     for config in study.runs:
-        config.method.check_network(config.task.network(), config.T)
+        with global_seed(0):
+            network = config.task.network()
+        config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
         (_folder(home, config.name, seed, fold), config, seed)
@@ -189,7 +191,7 @@ def _run_one(
     used = machine_of(path, machine) if known else machine.resolved()
     quorum = config.general.quorum or None
     select = config.general.select
-    check_run(config.method, config.T, select, problem.network(), problem.roster())
+    check_run(config.method, config.T, select, problem)
     with clients(problem, config.training, seeds, used, quorum) as federation:
         if not known:
             about = about_run(used, federation, seed, config.task.describe(), problem.metric)

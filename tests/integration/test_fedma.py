@@ -22,6 +22,7 @@ from autofedavg.federation import Federation
 from autofedavg.method import Method, size_weights
 from autofedavg.methods.ensemble import EnsembleMethod
 from autofedavg.methods.fedma import FedMA
+from autofedavg.networks.vgg9 import vgg9
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
 from autofedavg.seeds import Purpose, Seeds
@@ -251,6 +252,67 @@ def test_the_ensemble_is_one_predictor_handed_back_as_such(tmp_path) -> None:
     size = sum(p.numel() for p in cnn().parameters()) * 4
     down = result.rounds[1]["calls"]["evaluate"]["down"]
     assert 9 * size < down < 9 * size * 1.1
+
+
+@pytest.mark.slow
+def test_vgg9_grows_and_is_the_same_with_two_workers(tmp_path) -> None:
+    def pictures(cases, seed):
+        draw = torch.Generator().manual_seed(seed)
+        y = torch.randint(10, (cases,), generator=draw)
+        x = torch.randn(cases, 3, 32, 32, generator=draw) + 0.3 * y[:, None, None, None]
+        return DataLoader(TensorDataset(x, y), 8)
+
+    for workers in (1, 2):
+        result = federate(
+            vgg9,
+            loss,
+            {
+                k: LoaderSite(pictures(16, n), None, pictures(16, 9 + n))
+                for n, k in enumerate("ABC")
+            },
+            right,
+            method=FedMA(),
+            rounds=18,
+            training=Training(epochs=1, optimiser="sgd", learning_rate=0.01),
+            select="last",
+            out=tmp_path / str(workers),
+            machine=Machine(workers=workers, threads=1),
+        )
+    widths = [p.shape[0] for name, p in result.network.named_parameters() if "weight" in name]
+    original = [32, 64, 128, 128, 256, 256, 512, 512, 10]
+    assert widths[-1] == 10
+    assert all(new > old for new, old in zip(widths[:-1], original[:-1], strict=True))
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", [FedMA(), EnsembleMethod()], ids=lambda m: m.name)
+def test_on_a_gpu_a_run_goes_on_and_starts_from_the_same_nets_as_on_the_cpu(
+    tmp_path, method
+) -> None:
+    def on_gpu(network, batch):
+        device = next(network.parameters()).device
+        return tuple(part.to(device) for part in batch)
+
+    def go(device, rounds, out):
+        return federate(
+            cnn,
+            lambda network, batch: loss(network, on_gpu(network, batch)),
+            sites(),
+            lambda network, batch: right(network, on_gpu(network, batch)),
+            method=method,
+            rounds=rounds,
+            training=Training(iterations=1, optimiser="sgd", learning_rate=1e-30),
+            out=out,
+            machine=Machine(device=device),
+        )
+
+    here, there = (go(device, P, tmp_path / device) for device in ("cpu", "cuda"))
+    for one, other in zip(here.rounds, there.rounds, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    again = go("cuda", P, tmp_path / "cuda")  # restores and tests once more, from the disk
+    assert again.summary == there.summary
 
 
 # --- studies --------------------------------------------------------------------------------------

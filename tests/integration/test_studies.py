@@ -52,7 +52,7 @@ def test_every_shipped_study_is_valid(path) -> None:
             row(method={"name": "auto-fedavg", "learn_on": "holdout"}),
             "task.holdout sets no case aside",
         ),
-        (row(method={"name": "fedadam"}), "'fedadam' is not a known method; did you mean fedavg?"),
+        (row(method={"name": "fedagv"}), "'fedagv' is not a known method; did you mean fedavg?"),
         (row(method={}), "method.name is missing; choose from: auto-fedavg"),
         (row(method=3), "method: must be a table"),
         (

@@ -12,7 +12,17 @@ from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Note, arrays_of, model_of
 from autofedavg.seeds import Seeds
-from toy import METRIC, TRAINING, DirectFleet, ToySite, make_client, norm_net, toy_problem
+from toy import (
+    METRIC,
+    TRAINING,
+    DirectFleet,
+    PointSite,
+    ToySite,
+    make_client,
+    norm_net,
+    point_problem,
+    toy_problem,
+)
 
 
 @pytest.fixture
@@ -113,6 +123,21 @@ def test_every_client_round_and_step_has_an_alpha_of_its_own(problem):
     assert torch.equal(theta("A", 1, 1), base)
     for other in (("A", 1, 2), ("A", 2, 1), ("B", 1, 1)):
         assert not torch.equal(theta(*other), base), other
+
+
+def test_a_client_tells_its_data_once_where_the_network_is(problem):
+    told = []
+    problem.sites["A"].settle = told.append
+    make_client(problem, "A")
+    assert told == [torch.device("cpu")]
+
+
+def test_class_counts_are_the_data_s_own_or_none(problem):
+    counted = make_client(problem, "A").answer("class_counts", Note({}, {"t": 1})).facts["classes"]
+    assert counted == problem.sites["A"].class_counts()
+    assert sum(counted) == problem.sites["A"].cases()["train"]
+    unaware = point_problem((0.0,), {"A": PointSite((1.0,), (1.0,))})
+    assert make_client(unaware, "A").answer("class_counts", Note()).facts == {"classes": None}
 
 
 def test_an_unknown_request_is_refused(problem):

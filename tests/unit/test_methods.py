@@ -90,6 +90,12 @@ def test_extra_traffic():
     assert FedAvg().extra_traffic(16) == LocalOnly().extra_traffic(16) == 0.0
 
 
+def test_models_sent_to_a_client_to_validate_a_round():
+    known = {name: METHODS[name]().models_validated(16, 9) for name in METHODS}
+    one = {"auto-fedavg": 1.0, "fedavg": 1.0, "fedprox": 1.0}
+    assert known == {**one, "ensemble": 16.0, "fedma": 1 / 9, "local-only": 0.0}
+
+
 def test_auto_fedavg_needs_two_sites():
     AutoFedAvg().check(2)
     wrong = (

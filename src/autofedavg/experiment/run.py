@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
+from autofedavg.client import Problem
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.evaluation import ScoreRow
 from autofedavg.experiment.models import (
@@ -28,6 +29,7 @@ from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.method import Method
 from autofedavg.notes import Scores, Site
+from autofedavg.seeds import global_seed
 
 log = logging.getLogger(__name__)
 
@@ -74,15 +76,16 @@ class Desk:
         return have_validation(self.federation.sites)
 
 
-def check_run(
-    method: Method, T: int, select: Select, network: nn.Module, sites: Sequence[Site]
-) -> None:
+def check_run(method: Method, T: int, select: Select, problem: Problem) -> None:
     """Refuses, before any work, a run that could not go to its end.
 
     Raises:
         ConfigError: the method cannot use the network or the data, or nothing can be selected.
     """
+    with global_seed(0):
+        network = problem.network()
     method.check_network(network, T)
+    sites = problem.roster()
     if have_validation(sites):
         return
     without = next(site.name for site in sites if not site.cases.get("validation"))
