@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from autofedavg.errors import ConfigError, DataError
-from autofedavg.experiment.config import parse_run, parse_study, to_toml
+from autofedavg.experiment.config import parse_run, parse_study
+from autofedavg.experiment.rows import to_toml
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.tasks.datalist import Datalist
