@@ -161,13 +161,14 @@ def _row(
     _anchor(values, folder)
     for text in overrides:
         override(values, text)
+    _anchor(values, Path())  # those given on the command line begin where it was given
     return _run(values, place)
 
 
 def _anchor(values: Values, folder: Path) -> None:
     """Paths that a study writes begin at the study's folder, wherever it is run from."""
     task = values.get("task")
-    if isinstance(task, dict) and task.get("name") in TASKS:
+    if isinstance(task, dict) and str(task.get("name")) in TASKS:
         for name in TASKS[str(task["name"])].paths:
             if isinstance(task.get(name), str) and task[name]:
                 task[name] = str((folder / task[name]).absolute())

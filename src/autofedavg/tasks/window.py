@@ -56,7 +56,8 @@ def slabs(
     first = 0
     for number in range(0, len(boxes), BATCH):
         group = boxes[number : number + BATCH]
-        outputs = network(torch.stack([crop(box).to(device) for box in group])).float()
+        with torch.no_grad():
+            outputs = network(torch.stack([crop(box).to(device) for box in group])).float()
         for box, output in zip(group, outputs, strict=True):
             if held is None:  # the outputs and, last, their weights
                 held = output.new_zeros((len(output) + 1, roi[0], *size[1:]))
