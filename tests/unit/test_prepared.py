@@ -131,14 +131,17 @@ def write(folder, made, classes):
     real(folder, made, classes)
     if len([p for p in folder.parent.parent.glob("*/*") if p.name[0] != "."]) >= 2:
         (folder / "case.json").unlink()
-        print("now", flush=True)
+        Path({flag!r}).touch()
         time.sleep(60)
 prepared.write_case = write
 """
-    process = maker(tmp_path, wanted, slow)
-    assert process.stdout.readline() == "now\n", process.stderr.read()
+    flag = tmp_path / "now"
+    process = maker(tmp_path, wanted, slow.format(flag=str(flag)))
+    while not flag.exists() and process.poll() is None:
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    said = process.communicate()
+    assert flag.exists(), said
     store = Store(HOW, cache=str(tmp_path / "cache"))
     done = [case for case in wanted if store.has(case)]
     assert 2 <= len(done) < 6
