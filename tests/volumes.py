@@ -1,5 +1,6 @@
 """Small image files and prepared cases for tests."""
 
+import locale
 from pathlib import Path
 
 import nibabel
@@ -94,5 +95,7 @@ def save_dicom(folder: Path, values, affine: np.ndarray, series: int = 1, tilt: 
         for key, value in facts.items():
             slice_.SetMetaData(key, value)
         writer.SetFileName(str(folder / f"{series}-{999 - z}.dcm"))
-        writer.Execute(slice_)
+        spoken = locale.setlocale(locale.LC_ALL)
+        writer.Execute(slice_)  # which leaves the process in plain C
+        locale.setlocale(locale.LC_ALL, spoken)
     return folder

@@ -13,7 +13,7 @@ from typing import Any
 
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
-from autofedavg.errors import ConfigError, RunError
+from autofedavg.errors import ConfigError, DataError, RunError
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.rows import RunConfig
@@ -188,6 +188,8 @@ def _run_one(
 ) -> None:
     seeds = Seeds(seed)
     known = (path / "config.toml").exists()
+    if known:
+        _refuse_other_data(path, config.task)
     used = machine_of(path, machine) if known else machine.resolved()
     quorum = config.general.quorum or None
     select = config.general.select
@@ -214,6 +216,18 @@ def _run_one(
                 select,
             )
             log.info("finished")
+
+
+def _refuse_other_data(path: Path, task: Task) -> None:
+    """A run goes on with the cases and files it was begun with, or not at all."""
+    before, now = read_json(path / "environment.json").get("data", {}), task.describe()
+    for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
+        if key in before and before[key] != now.get(key):
+            raise DataError(
+                f"the {what} of the data are not those the run was begun with",
+                where=str(path),
+                remedy="put the data back as it was, or begin anew elsewhere",
+            )
 
 
 def about_run(

@@ -149,6 +149,25 @@ def test_a_run_goes_on_with_what_was_worked_out_when_it_began(
     assert outcome(folder, 4) == outcome(whole / "own" / "auto-fedavg" / "seed-0", 4)
 
 
+def test_a_run_does_not_go_on_with_other_data(pictures, tmp_path, capsys) -> None:
+    study = read_study(pictures, [SMALL], only=["fedavg"])
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path / "runs", observer=Stop())
+    folder = tmp_path / "runs" / "own" / "fedavg" / "seed-0"
+    drawn = tmp_path / "data" / "list.split-0.json"
+    kept, mask = drawn.read_text(), tmp_path / "data" / "Nord" / "mask 0.png"
+    drawn.write_text(kept.replace('"train"', '"test"', 1))
+    assert cli._main(["resume", str(folder)]) == 3
+    assert "the splits of the data are not those" in " ".join(capsys.readouterr().err.split())
+    drawn.write_text(kept)
+    before = mask.read_bytes()
+    Image.fromarray(255 - np.array(Image.open(mask))).save(mask)
+    assert cli._main(["resume", str(folder)]) == 3
+    assert "the files of the data are not those" in " ".join(capsys.readouterr().err.split())
+    mask.write_bytes(before)
+    assert cli._main(["resume", str(folder)]) == 0
+
+
 def test_paths_begin_at_the_study_and_on_the_command_line_where_one_is(
     pictures, tmp_path, monkeypatch
 ) -> None:

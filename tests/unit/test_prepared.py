@@ -131,14 +131,17 @@ def write(folder, made, classes):
     real(folder, made, classes)
     if len([p for p in folder.parent.parent.glob("*/*") if p.name[0] != "."]) >= 2:
         (folder / "case.json").unlink()
-        print("now", flush=True)
+        Path({flag!r}).touch()
         time.sleep(60)
 prepared.write_case = write
 """
-    process = maker(tmp_path, wanted, slow)
-    assert process.stdout.readline() == "now\n", process.stderr.read()
+    flag = tmp_path / "now"
+    process = maker(tmp_path, wanted, slow.format(flag=str(flag)))
+    while not flag.exists() and process.poll() is None:
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    said = process.communicate()
+    assert flag.exists(), said
     store = Store(HOW, cache=str(tmp_path / "cache"))
     done = [case for case in wanted if store.has(case)]
     assert 2 <= len(done) < 6
@@ -312,6 +315,23 @@ def test_memory_is_bounded_and_changes_no_bit(tmp_path) -> None:
             assert torch.equal(a[1], b[1])
         with torch.no_grad():
             assert one.score(net, "test") == other.score(net, "test")
+
+
+def test_batches_lie_on_one_device_whatever_is_held_where(tmp_path) -> None:
+    """The meta device has no numbers: what needs them must have stayed here."""
+    one = sites_of(tmp_path, 1.0)
+    size = max(case.nbytes for part in one._cases.values() for case in part)
+    far = torch.device("meta")
+    for memory in (0, 1.5, 20):
+        site = sites_of(tmp_path, memory * size / 2**30)
+        site.settle(far)
+        for image, label in site.train_batches(Seeds(0), 1, Training(iterations=6, batch_size=3)):
+            assert (image.device.type, label.device.type) == ("meta", "meta")
+        assert site.weight_batch(Seeds(0), 1, 1, "validation", 2)[0].device.type == "meta"
+    case = sites_of(tmp_path, 1.0)._cases["train"][0]
+    case.settle(far, move=False)  # no room there
+    assert case._held[0].device.type == "cpu"
+    assert case.crop((slice(0, 2),) * 3)[0].device.type == "meta"
 
 
 def test_bytes_that_are_counted_are_the_bytes_that_are_held(tmp_path) -> None:

@@ -28,6 +28,7 @@ class Prepared:
         self._label: Tensor | None = None  # here, whatever the device
         self._centres: list[np.ndarray] | None = None
         self._original: Tensor | None = None
+        self._device = torch.device("cpu")
 
     @property
     def nbytes(self) -> int:
@@ -68,22 +69,23 @@ class Prepared:
         self._original = self.original() if self.moved else self._label
         self._held = torch.from_numpy(image), self._label
 
-    def settle(self, device: torch.device) -> None:
-        """Moves what is held to a device."""
-        if self._held is not None:
+    def settle(self, device: torch.device, *, move: bool = True) -> None:
+        """Crops are wanted on a device from now on; what is held moves there if there is room."""
+        self._device = device
+        if self._held is not None and move:
             image, label = self._held
             self._held = image.to(device), label.to(device)
 
     def crop(self, box: Box) -> tuple[Tensor, Tensor]:
         """Image (C, *box) float32 and label (1, *box) uint8 of a part."""
         if self._held is not None:
-            image, label = self._held
-            return image[(slice(None), *box)].float(), label[box][None]
-        image, label = self._mapped("image"), self._mapped("label")
-        return (
-            torch.from_numpy(image[(slice(None), *box)].astype(np.float32)),
-            torch.from_numpy(np.array(label[box]))[None],
-        )
+            whole, classes = self._held
+            image, label = whole[(slice(None), *box)].float(), classes[box][None]
+        else:
+            part = self._mapped("image")[(slice(None), *box)].astype(np.float32)
+            image = torch.from_numpy(part)
+            label = torch.from_numpy(np.array(self._mapped("label")[box]))[None]
+        return image.to(self._device), label.to(self._device)
 
     def image(self) -> Tensor:
         """The whole image, (C, *size) float32."""

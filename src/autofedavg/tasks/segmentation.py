@@ -98,11 +98,13 @@ class SegmentationSite:
         return {split: len(cases) for split, cases in self._cases.items()}
 
     def settle(self, device: torch.device) -> None:
-        """Moves the cases held in memory to the network's device."""
-        if device.type != "cpu":
-            for part in self._cases.values():
-                for case in part:
-                    case.settle(device)
+        """Moves the cases held in memory to the network's device, into half of what is free."""
+        room = torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
+        for part in self._cases.values():
+            for case in part:
+                fits = case.held and case.nbytes <= room
+                room -= case.nbytes if fits else 0
+                case.settle(device, move=fits)
 
     def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
         def make(step: int, picks: np.ndarray) -> Batch:
