@@ -21,7 +21,7 @@ _WHERE = {
     "Federation": "federation",
     "LoaderSite": "loaders",
     "LocalOnly": "methods.local_only",
-    "Machine": "studies",
+    "Machine": "machines",
     "Problem": "client",
     "Softmax": "constraints",
     "Training": "workbench",

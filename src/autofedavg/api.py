@@ -21,10 +21,11 @@ from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import KINDS, Seen, Select, check_run, run
 from autofedavg.experiment.store import RunFolder, read_json
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
+from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
 from autofedavg.seeds import Seeds, global_seed
-from autofedavg.studies import LOADERS, Machine, about_run, clients, machine_of, read_toml
+from autofedavg.studies import LOADERS, read_toml
 from autofedavg.workbench import Loss, Training
 
 

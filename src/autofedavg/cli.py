@@ -68,8 +68,9 @@ def run(
 ) -> None:
     """Run a study: every row with every seed."""
     from autofedavg.experiment.config import read_study
+    from autofedavg.machines import Machine
     from autofedavg.progress import watching
-    from autofedavg.studies import Machine, run_study
+    from autofedavg.studies import run_study
 
     plan = read_study(
         study,
@@ -92,8 +93,8 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on from the last checkpoint: the same bits as if never stopped."""
+    from autofedavg.machines import Machine
     from autofedavg.progress import watching
-    from autofedavg.studies import Machine
     from autofedavg.studies import resume as go_on
 
     with watching() as observer:

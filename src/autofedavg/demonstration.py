@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg.api import Result, federate
 from autofedavg.loaders import LoaderSite
+from autofedavg.machines import Machine
 from autofedavg.method import Method
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
-from autofedavg.studies import Machine
 from autofedavg.workbench import Training
 
 ROUNDS = 12

@@ -7,22 +7,21 @@ import logging
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
-from autofedavg.errors import ConfigError, DataError, RunError
+from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen, check_run, run
 from autofedavg.experiment.store import RunFolder, disk_errors, read_json, write_atomically
-from autofedavg.federation import Federation
+from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
-from autofedavg.workbench import Training, checked_device
+from autofedavg.workbench import checked_device
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +42,6 @@ class Observer:
 
     def finished(self, folder: Path) -> None:
         """A run is over."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where a run is computed: never part of what is computed, but for `threads`.
-
-    Attributes:
-        engine: a name from `autofedavg list engines`; None for the simulator.
-        device: "cpu" or "cuda"; None for the CPU.
-        workers: worker processes; None lets the engine choose.
-        threads: threads per worker; None lets the engine choose.
-    """
-
-    engine: str | None = None
-    device: str | None = None
-    workers: int | None = None
-    threads: int | None = None
-
-    def resolved(self) -> Machine:
-        """With the engine and the device filled in; workers and threads are the engine's choice."""
-        return replace(self, engine=self.engine or "simulator", device=self.device or "cpu")
 
 
 def run_study(
@@ -228,66 +206,6 @@ def _refuse_other_data(path: Path, task: Task) -> None:
                 where=str(path),
                 remedy="put the data back as it was, or begin anew elsewhere",
             )
-
-
-def about_run(
-    machine: Machine, federation: Federation, seed: int, data: dict[str, Any], metric: str
-) -> dict[str, Any]:
-    """environment.json: what a run ran on, and all that going on with it must keep."""
-    hands = getattr(federation.fleet, "hands", machine)
-    return environment(
-        str(machine.device),
-        seed=seed,
-        engine=machine.engine,
-        asked_device=machine.device,
-        threads=hands.threads,
-        workers=hands.workers,
-        data=data,
-        metric=metric,
-    )
-
-
-@contextmanager
-def clients(
-    problem: Problem,
-    training: Training,
-    seeds: Seeds,
-    machine: Machine,
-    quorum: int | None = None,
-) -> Iterator[Federation]:
-    """The federation of a problem's clients, on the engine asked for."""
-    machine = machine.resolved()
-    engine = ENGINES[str(machine.engine)]
-    with engine(
-        problem,
-        training,
-        seeds,
-        workers=machine.workers,
-        threads=machine.threads,
-        device=machine.device,
-    ) as fleet:
-        yield Federation(fleet, quorum=quorum, seeds=seeds)
-
-
-def machine_of(path: Path, asked: Machine) -> Machine:
-    """The machine to go on with a run: as before, but for what is asked.
-
-    Threads are kept whatever is asked, as they change bits.
-    """
-    before = read_json(path / "environment.json")
-    threads = before["threads"]
-    if asked.threads not in (None, threads):
-        raise ConfigError(
-            f"the run was begun with {threads} threads, not {asked.threads}",
-            where=str(path),
-            remedy="leave --threads out: another number changes the last bits of the result",
-        )
-    return Machine(
-        asked.engine or before["engine"],
-        asked.device or before["asked_device"],
-        asked.workers,
-        threads,
-    )
 
 
 def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:

@@ -1,0 +1,99 @@
+"""Where a run is computed: which engine, which device, how many hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autofedavg.client import Problem
+from autofedavg.engines import ENGINES
+from autofedavg.errors import ConfigError
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.store import read_json
+from autofedavg.federation import Federation
+from autofedavg.seeds import Seeds
+from autofedavg.workbench import Training
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run is computed: never part of what is computed, but for `threads`.
+
+    Attributes:
+        engine: a name from `autofedavg list engines`; None for the simulator.
+        device: "cpu" or "cuda"; None for the CPU.
+        workers: worker processes; None lets the engine choose.
+        threads: threads per worker; None lets the engine choose.
+    """
+
+    engine: str | None = None
+    device: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+
+    def resolved(self) -> Machine:
+        """With the engine and the device filled in; workers and threads are the engine's choice."""
+        return replace(self, engine=self.engine or "simulator", device=self.device or "cpu")
+
+
+def about_run(
+    machine: Machine, federation: Federation, seed: int, data: dict[str, Any], metric: str
+) -> dict[str, Any]:
+    """environment.json: what a run ran on, and all that going on with it must keep."""
+    hands = getattr(federation.fleet, "hands", machine)
+    return environment(
+        str(machine.device),
+        seed=seed,
+        engine=machine.engine,
+        asked_device=machine.device,
+        threads=hands.threads,
+        workers=hands.workers,
+        data=data,
+        metric=metric,
+    )
+
+
+@contextmanager
+def clients(
+    problem: Problem,
+    training: Training,
+    seeds: Seeds,
+    machine: Machine,
+    quorum: int | None = None,
+) -> Iterator[Federation]:
+    """The federation of a problem's clients, on the engine asked for."""
+    machine = machine.resolved()
+    engine = ENGINES[str(machine.engine)]
+    with engine(
+        problem,
+        training,
+        seeds,
+        workers=machine.workers,
+        threads=machine.threads,
+        device=machine.device,
+    ) as fleet:
+        yield Federation(fleet, quorum=quorum, seeds=seeds)
+
+
+def machine_of(path: Path, asked: Machine) -> Machine:
+    """The machine to go on with a run: as before, but for what is asked.
+
+    Threads are kept whatever is asked, as they change bits.
+    """
+    before = read_json(path / "environment.json")
+    threads = before["threads"]
+    if asked.threads not in (None, threads):
+        raise ConfigError(
+            f"the run was begun with {threads} threads, not {asked.threads}",
+            where=str(path),
+            remedy="leave --threads out: another number changes the last bits of the result",
+        )
+    return Machine(
+        asked.engine or before["engine"],
+        asked.device or before["asked_device"],
+        asked.workers,
+        threads,
+    )
