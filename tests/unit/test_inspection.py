@@ -132,7 +132,7 @@ def test_normalised_percentiles_are_those_of_the_normalised_image(two) -> None:
         how = task.resolved().pipeline.pipeline().model_copy(update={"normalise": way})
         case = normalised(task.fingerprint(), how).sites["south"][2]
         expected = np.percentile(normalise(volumes["south", 2][0][None], how)[0], LEVELS)
-        np.testing.assert_allclose(case.percentiles[0], expected, atol=2e-5)
+        np.testing.assert_allclose(case.percentiles[0], expected, atol=2e-3)  # float16
 
 
 def test_histograms_lie_on_one_scale(two, seen) -> None:
@@ -266,7 +266,8 @@ def test_files_hold_the_same_values(two, seen, tmp_path) -> None:
         (site, f"case{k}") for site in ("north", "south") for k in range(5)
     ]
     image, label = two[1]["south", 4]
-    assert float(lines[9]["mean"]) == pytest.approx(image.mean(), rel=1e-5)
+    bright = image[image > image.mean()].mean()
+    assert float(lines[9]["bright_mean"]) == pytest.approx(bright, rel=1e-5)
     assert int(lines[9]["voxels_1"]) == label.sum()
     with (folder / "sites.csv").open(encoding="utf-8", newline="") as stream:
         (_, south) = csv.DictReader(stream)

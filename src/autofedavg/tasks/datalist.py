@@ -209,11 +209,32 @@ class Datalist(Task):
         also = f", {left_out} cases without a label are left out" if left_out else ""
         return f"in {self.listing.root}: {state}{also}"
 
-    def describe(self) -> dict[str, Any]:
-        counted = {
-            site: {s: list(cases.values()).count(s) for s in SPLITS}
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        lacking = [
+            f"{entry.site}, {entry.case}: {path}"
+            for entry in self.listing.entries
+            for path in (*entry.image, entry.label)
+            if not path.exists()
+        ]
+        if lacking:
+            raise DataError(
+                f"{len(lacking)} files are missing:\n  " + "\n  ".join(lacking),
+                where=str(self.listing.path),
+                remedy="put them there, or set task.root to the folder the list's paths begin at",
+            )
+        counted = self._counted()
+        return [self.where()] + [
+            f"{site}: " + ", ".join(f"{n} {split}" for split, n in parts.items() if n)
+            for site, parts in counted.items()
+        ]
+
+    def _counted(self) -> dict[str, dict[str, int]]:
+        return {
+            site: {s: [*cases.values()].count(s) for s in SPLITS}
             for site, cases in self.splits.items()
         }
+
+    def describe(self) -> dict[str, Any]:
         content = hashlib.sha256()
         task = self.resolved()
         store = task._store()
@@ -224,7 +245,7 @@ class Datalist(Task):
                 content.update(facts["label_sha256"].encode())
         return {
             "data": f"data list {self.listing.path.name}",
-            "cases": counted,
+            "cases": self._counted(),
             "split_sha256": split_digest(self.splits),
             "content_sha256": content.hexdigest(),
         }

@@ -30,7 +30,7 @@ class OpenPipeline(Settings):
     normalise: Normalise | Auto = setting(
         "auto",
         origin="derived from the data: window for CT and bytes of colour, zscore otherwise",
-        help="intensities by a fixed window, by each image's percentiles, or to mean 0, spread 1",
+        help="intensities by a fixed window, or each image's own: percentiles, mean and spread",
     )
     window: tuple[float, float] | Auto = setting(
         "auto",
@@ -90,7 +90,10 @@ class OpenPipeline(Settings):
 
     def settled(self) -> bool:
         """Whether nothing is left to the data."""
-        return "auto" not in self.model_dump().values()
+        given = self.model_dump()
+        if given["normalise"] in ("percentiles", "zscore"):
+            del given["window"]
+        return "auto" not in given.values()
 
     @model_validator(mode="after")
     def _fits_together(self) -> OpenPipeline:
@@ -107,8 +110,9 @@ class OpenPipeline(Settings):
         Raises:
             ConfigError: its settings do not fit together.
         """
+        given = {key: value for key, value in self.model_dump().items() if value != "auto"}
         try:
-            return Pipeline.model_validate(self.model_dump())
+            return Pipeline.model_validate(given)
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise ConfigError(said, where="task.pipeline", remedy="change what is set") from error

@@ -25,9 +25,9 @@ from autofedavg.task import Progress
 from autofedavg.tasks.files import Scan, identity, read_label
 from autofedavg.tasks.listing import Entry, Listing
 from autofedavg.tasks.places import cache_home, writing
-from autofedavg.tasks.preparation import Case, load
+from autofedavg.tasks.preparation import Case, load, moments, written
 
-VERSION = 2  # part of every key: raise it whenever the same file is measured otherwise
+VERSION = 3  # part of every key: raise it whenever the same file is measured otherwise
 LEVELS = tuple(np.linspace(0, 100, 101))
 
 
@@ -40,7 +40,7 @@ class CaseFacts(NamedTuple):
         eight_bit: whether intensities are bytes.
         zeros: share of voxels that are exactly 0 (around a head or body).
         percentiles: per channel, the 0th to 100th percentile of the voxels other than 0.
-        moments: per channel, mean and standard deviation of the same voxels.
+        moments: per channel, mean and standard deviation of what is brighter than its average.
         foreground: per channel, the 0th to 100th percentile under the label; empty without label.
         voxels: label value -> number of voxels.
     """
@@ -182,12 +182,10 @@ def _measure(entry: Entry) -> CaseFacts:
     anything = {"any": tuple(int(value) for value in values if value)}
     image, mask = load(Case(entry.case, "", entry.image, entry.label), anything)
     order = _order(image)
-    percentiles, moments, foreground = [], [], []
+    percentiles, body, foreground = [], [], []
     for channel in image.values:
-        inside = channel[channel != 0]
-        inside = inside if inside.size > 0.01 * channel.size else channel.ravel()
-        percentiles.append([float(v) for v in np.percentile(inside, LEVELS)])
-        moments.append((float(inside.mean(dtype=np.float64)), float(inside.std(dtype=np.float64))))
+        percentiles.append([float(v) for v in np.percentile(written(channel), LEVELS)])
+        body.append(moments(channel))
         under = channel[mask > 0]
         foreground.append([float(v) for v in np.percentile(under, LEVELS)] if under.size else [])
     return CaseFacts(
@@ -196,7 +194,7 @@ def _measure(entry: Entry) -> CaseFacts:
         image.values.dtype == np.uint8,
         float((image.values == 0).mean()),
         percentiles,
-        moments,
+        body,
         foreground,
         {int(v): int(n) for v, n in zip(values, counts, strict=True)},
     )

@@ -31,7 +31,7 @@ def case_values(line: CaseLine, classes: Sequence[str]) -> dict[str, Any]:
         values[f"intensity_{LOW:g}{mark}"] = seen.low
         values[f"intensity_50{mark}"] = seen.median
         values[f"intensity_{HIGH:g}{mark}"] = seen.high
-        values[f"mean{mark}"], values[f"deviation{mark}"] = mean, deviation
+        values[f"bright_mean{mark}"], values[f"bright_deviation{mark}"] = mean, deviation
     for name in classes:
         values[f"voxels_{name}"] = line.voxels[name]
     values["label_voxels"], values["label_ml"] = line.label_voxels, line.label_ml

@@ -26,7 +26,7 @@ class Pipeline(Settings):
     normalise: Normalise = setting(
         "window",
         origin="derived from the same group's lesion model",
-        help="intensities by a fixed window, by each image's percentiles, or to mean 0, spread 1",
+        help="intensities by a fixed window, or each image's own: percentiles, mean and spread",
     )
     window: tuple[float, float] = setting(
         (-1000.0, 500.0),

@@ -131,41 +131,57 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
             where=str(case.image[0]),
             remedy="set task.pipeline.spacing = 'keep', or write the spacing into the file",
         )
-    values, small = scan.values.astype(np.float32), label
-    before = after = np.eye(4) if scan.affine is None else scan.affine
-    if scan.affine is not None:
+    digests = digest(scan.values), digest(label)
+    values, small, known = scan.values.astype(np.float32), label, scan.affine is not None
+    before = after = scan.affine if scan.affine is not None else np.eye(4)
+    del scan  # a CT is large, and more than one may be prepared at once
+    if known:
         values, small, after = _regrid(values, label, after, how)
     if how.crop:
         values, small, after = _cropped(values, small, after, how)
     still = how.axes == 2 or offset(before, after, label.shape) < 1e-6
     return Arrays(
-        normalised(values, how).astype(np.float16),
+        normalised(values, how),
         np.ascontiguousarray(small),
         after,
         None if still and small.shape == label.shape else label,
         before,
-        (digest(scan.values), digest(label)),
+        digests,
     )
 
 
 def normalised(values: np.ndarray, how: Pipeline) -> np.ndarray:
-    """Intensities as the network sees them, channel by channel."""
-    return np.stack([_normalise(channel, how) for channel in values])
+    """Intensities (C, ...) as the network sees them, channel by channel, float16."""
+    made = np.empty(values.shape, np.float16)
+    for channel, place in zip(values, made, strict=True):
+        zero, one, least, most = _scale(channel, how)
+        scaled = channel - np.float32(zero)
+        scaled /= np.float32(max(one - zero, 1e-6))
+        place[...] = np.clip(scaled, least, most, out=scaled)
+    return made
 
 
-def _normalise(channel: np.ndarray, how: Pipeline) -> np.ndarray:
+def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float, float, float]:
+    """What becomes 0, what becomes 1, and where the result is clipped."""
     if how.normalise == "window":
-        low, high = how.window
-    else:
-        inside = channel[channel != 0]  # scanners write 0 around the head or body
-        inside = inside if inside.size > 0.01 * channel.size else channel
-        if how.normalise == "zscore":
-            spread = max(float(inside.std(dtype=np.float64)), 1e-6)
-            centred = (channel - float(inside.mean(dtype=np.float64))) / spread
-            return np.clip(centred, -5, 5).astype(np.float32)
-        low, high = (float(v) for v in np.percentile(inside, (0.5, 99.5)))
-    scaled = (channel - low) / max(high - low, 1e-6)
-    return np.clip(scaled, 0, 1).astype(np.float32)
+        return *how.window, 0.0, 1.0
+    if how.normalise == "zscore":
+        mean, spread = moments(channel)
+        return mean, mean + spread, -5.0, 5.0
+    low, high = (float(v) for v in np.percentile(written(channel), (0.5, 99.5)))
+    return low, high, 0.0, 1.0
+
+
+def moments(channel: np.ndarray) -> tuple[float, float]:
+    """Mean and spread of what is brighter than the average: the body, not the air around it."""
+    bright = channel[channel > channel.mean(dtype=np.float64)]
+    return float(bright.mean(dtype=np.float64)), float(bright.std(dtype=np.float64))
+
+
+def written(channel: np.ndarray) -> np.ndarray:
+    """The voxels other than 0, which scanners write where they saw nothing; all if most are 0."""
+    inside = channel[channel != 0]
+    return inside if inside.size > 0.01 * channel.size else channel.ravel()
 
 
 def _regrid(
@@ -225,8 +241,11 @@ def _numbered(label: np.ndarray, classes: Classes, path: Path) -> np.ndarray:
             where=str(path),
             remedy="mend the label, or add the values to task.classes",
         )
-    numbers = np.array([number.get(int(value), 0) for value in found], dtype=np.uint8)
-    return numbers[np.searchsorted(found, label)]
+    numbered = np.zeros(label.shape, np.uint8)
+    for value in found:
+        if number.get(int(value)):
+            numbered[label == value] = number[int(value)]
+    return numbered
 
 
 def _few(values: Sequence[int]) -> str:

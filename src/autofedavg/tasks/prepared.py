@@ -27,8 +27,9 @@ from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.places import cache_home, writing
 from autofedavg.tasks.preparation import BINARY, Case, Classes, arrays
 
-VERSION = 2  # part of every key: raise it whenever the same files and settings give other arrays
+VERSION = 3  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
+ROOMY = 4 * 2**30  # a memory limit with room for two cases in preparation
 ABANDONED = 3600.0  # seconds after which a folder half made has no maker any more
 
 
@@ -79,7 +80,8 @@ class Store:
             site: {split: [] for split in SPLITS} for site in wanted
         }
         wrong: list[str] = []
-        with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        at_once = 2 if self._limit >= ROOMY else 1  # each needs several times its file
+        with ThreadPoolExecutor(at_once) as pool:
             futures = [pool.submit(self._tried, case) for _, case in jobs]
             try:
                 for done, ((site, case), future) in enumerate(zip(jobs, futures, strict=True), 1):
