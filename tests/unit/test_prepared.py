@@ -83,6 +83,18 @@ def test_the_order_of_the_classes_numbers_them(tmp_path) -> None:
         assert np.array_equal(made.original().numpy(), np.choose(label, numbers))
 
 
+def test_threads_change_no_bit(tmp_path) -> None:
+    wanted = cases(tmp_path, 9)
+    together = Store(HOW, cache=str(tmp_path / "one")).sites({"north": wanted})["north"]
+    alone = Store(HOW, cache=str(tmp_path / "two"))
+    by_name = {case.case: case for part in together.values() for case in part}
+    for case in wanted:
+        made = alone.prepare(case)
+        assert torch.equal(made.image(), by_name[case.case].image())
+        assert torch.equal(made.original(), by_name[case.case].original())
+        assert made.facts == by_name[case.case].facts
+
+
 MAKER = """
 import sys, time
 from pathlib import Path
