@@ -201,7 +201,7 @@ def test_a_finished_case_is_not_taken_away_by_a_slower_process(tmp_path, monkeyp
         real(folder, made, classes)
         if not places:  # another process finishes in between
             places.append(folder)
-            Store(HOW, cache=str(tmp_path))._make(case, store._place(case))
+            Store(HOW, cache=str(tmp_path)).prepare(case)
             places.append((store._place(case) / "case.json").stat().st_ino)
 
     monkeypatch.setattr(prepared, "write_case", write)
@@ -295,6 +295,8 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(tmp_path, monkeypatch)
     ):
         Store(HOW, cache=str(tmp_path)).prepare(cases(tmp_path)[0])
     assert not [*(tmp_path / "prepared").glob("*/*")]
+    with pytest.raises(DataError, match=r"^\S+prepared: prepared cases cannot be written: No sp"):
+        Store(HOW, cache=str(tmp_path)).sites({"north": cases(tmp_path)})
 
 
 def sites_of(tmp_path, memory: float) -> SegmentationSite:
