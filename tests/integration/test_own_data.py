@@ -258,7 +258,7 @@ def test_everything_wrong_with_the_data_is_told_at_once_with_exit_code_3(
         ("task.datalist=nowhere.csv", 3, "no such data list"),
         ("task.pipeline.roi=[32,32,32]", 2, "roi has 3 sizes, and the images have 2 axes"),
         ("task.pipeline.spacing=[1.0,1.0]", 2, "spacing of some images is unknown"),
-        ("task.pipeline.chanels=[4,8]", 2, "did you mean channels?"),
+        ("task.pipeline.channel=[4,8]", 2, "did you mean channels?"),
         ("task.image_channels=1", 3, "it has 3 channels, and task.image_channels is 1"),
         ('task.classes={ a = [1] }', 3, "it holds 255, which the class list does not have"),
         ('task.classes={ a = [1], b = [1] }', 2, "must name every value once"),
@@ -273,3 +273,27 @@ def test_what_does_not_fit_is_told_with_its_exit_code(
     arguments = ["run", str(pictures), "--set", change, "--out", str(tmp_path / "runs")]
     assert cli._main(arguments) == code
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("allein,copy.png,mask.png", "allein has 1 patient, and three splits need at least three"),
+        ("Süd,copy.png,mask.png", "the same image stands in two splits or at two sites"),
+        ("Süd,../data/../../copy.png,mask.png", "leads out of"),
+        ("Süd,Nord/Bild 0.png,mask.png", "Bild 0.png belongs to Nord/Bild 0 and to Süd/Nord/Bild"),
+        ("Süd,copy.png,wide.png", "its grid is 40 x 50, the image's 40 x 44"),
+        ("Süd,grey.png,mask.png", "cases differ in kind: 2 axes and 3 channels"),
+    ],
+)
+def test_lines_that_must_not_be_trained_on(pictures, tmp_path, capsys, line, said) -> None:
+    data = tmp_path / "data"
+    shutil.copy(data / "Nord" / "Bild 0.png", data / "copy.png")
+    shutil.copy(data / "Nord" / "mask 0.png", data / "mask.png")
+    Image.fromarray(np.zeros((40, 50), np.uint8)).save(data / "wide.png")
+    Image.open(data / "Nord" / "Bild 1.png").convert("L").save(data / "grey.png")
+    with (data / "list.csv").open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    assert cli._main(["run", str(pictures), "--out", str(tmp_path / "runs")]) == 3
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs" / "own" / "fedavg").exists()

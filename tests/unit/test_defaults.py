@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from autofedavg.errors import ConfigError
 from autofedavg.settings import origins
@@ -111,6 +112,12 @@ def test_what_is_set_and_does_not_fit_the_data_is_told(change, said) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         OpenPipeline(**change).settle(seen()).pipeline()
     assert caught.value.exit_code == 2
+
+
+def test_settings_that_leave_nothing_open_are_checked_at_once() -> None:
+    whole = OpenPipeline().settle(seen()).model_dump()
+    with pytest.raises(ValidationError, match="window must rise"):
+        OpenPipeline(**{**whole, "window": (5.0, 5.0)})
 
 
 def test_a_spacing_cannot_be_set_where_none_is_known() -> None:

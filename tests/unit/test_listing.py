@@ -85,11 +85,11 @@ def test_every_mistake_of_a_table_is_told_with_its_line(table) -> None:
 
 def test_columns_are_checked_all_at_once(table) -> None:
     with pytest.raises(DataError) as caught:
-        table("site,img,lable,site,patient\n")
+        table("site,img,labl,site,patient\n")
     said = str(caught.value)
     for piece in (
         "there is no column 'image'", "there is no column 'label'", "two columns 'site'",
-        "column 'img' is not known", "column 'lable' is not known, did you mean label?",
+        "column 'img' is not known", "column 'labl' is not known, did you mean label?",
     ):  # fmt: skip
         assert piece in said
 

@@ -83,6 +83,18 @@ def test_the_order_of_the_classes_numbers_them(tmp_path) -> None:
         assert np.array_equal(made.original().numpy(), np.choose(label, numbers))
 
 
+def test_threads_change_no_bit(tmp_path) -> None:
+    wanted = cases(tmp_path, 9)
+    together = Store(HOW, cache=str(tmp_path / "one")).sites({"north": wanted})["north"]
+    alone = Store(HOW, cache=str(tmp_path / "two"))
+    by_name = {case.case: case for part in together.values() for case in part}
+    for case in wanted:
+        made = alone.prepare(case)
+        assert torch.equal(made.image(), by_name[case.case].image())
+        assert torch.equal(made.original(), by_name[case.case].original())
+        assert made.facts == by_name[case.case].facts
+
+
 MAKER = """
 import sys, time
 from pathlib import Path
@@ -189,7 +201,7 @@ def test_a_finished_case_is_not_taken_away_by_a_slower_process(tmp_path, monkeyp
         real(folder, made, classes)
         if not places:  # another process finishes in between
             places.append(folder)
-            Store(HOW, cache=str(tmp_path))._make(case, store._place(case))
+            Store(HOW, cache=str(tmp_path)).prepare(case)
             places.append((store._place(case) / "case.json").stat().st_ino)
 
     monkeypatch.setattr(prepared, "write_case", write)
@@ -283,6 +295,8 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(tmp_path, monkeypatch)
     ):
         Store(HOW, cache=str(tmp_path)).prepare(cases(tmp_path)[0])
     assert not [*(tmp_path / "prepared").glob("*/*")]
+    with pytest.raises(DataError, match=r"^\S+prepared: prepared cases cannot be written: No sp"):
+        Store(HOW, cache=str(tmp_path)).sites({"north": cases(tmp_path)})
 
 
 def sites_of(tmp_path, memory: float) -> SegmentationSite:

@@ -25,7 +25,7 @@ from autofedavg.tasks.casefolder import Prepared, is_whole, write_case
 from autofedavg.tasks.files import identity
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.places import cache_home, writing
-from autofedavg.tasks.preparation import BINARY, Case, Classes, arrays
+from autofedavg.tasks.preparation import BINARY, Arrays, Case, Classes, arrays
 
 VERSION = 3  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
@@ -60,10 +60,10 @@ class Store:
         Raises:
             DataError: its files cannot be used.
         """
-        place = self._place(case)
-        if not is_whole(place):
-            self._make(case, place)
-        return Prepared(case.case, place)
+        result = self._tried(case)
+        if isinstance(result, DataError):
+            raise result
+        return result
 
     def sites(
         self, wanted: Mapping[str, Sequence[Case]], progress: Progress | None = None
@@ -105,10 +105,15 @@ class Store:
         return ready
 
     def _tried(self, case: Case) -> Prepared | DataError:
+        """The case, or what is wrong with it; a disk that cannot be written is no case's fault."""
         try:
-            return self.prepare(case)
+            place = self._place(case)
+            made = None if is_whole(place) else arrays(case, self._how, self._classes)
         except DataError as error:
             return error
+        if made is not None:
+            self._keep(made, place)
+        return Prepared(case.case, place)
 
     def _hold(self, ready: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
         """Training cases first: they are read most often."""
@@ -152,8 +157,7 @@ class Store:
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         return self._folder / key[:2] / key[2:26]
 
-    def _make(self, case: Case, place: Path) -> None:
-        made = arrays(case, self._how, self._classes)
+    def _keep(self, made: Arrays, place: Path) -> None:
         name = f".{place.name}-{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
         making = place.with_name(name)
         with writing(self._folder):
