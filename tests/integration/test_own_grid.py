@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 
 from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.prediction import dices
 from autofedavg.tasks.preparation import BINARY, Case
 from autofedavg.tasks.prepared import Store
-from autofedavg.tasks.segmentation import SegmentationSite, dice
+from autofedavg.tasks.segmentation import SegmentationSite
 from volumes import oblique, save_nifti
 
 SPACING = (0.7, 1.1, 2.9)
@@ -91,7 +92,7 @@ def test_another_spacing_keeps_a_shape_in_its_place(tmp_path, axes, crop) -> Non
     assert (np.prod(prepared.size) < 0.7 * label.size * np.prod(SPACING) / 1.8) == crop
     found = site.predict(Oracle((0.0, 1.0)), prepared).numpy()
     assert found.shape == label.shape
-    assert dice(torch.from_numpy(found == 1), torch.from_numpy(label == 1)) > 0.95
+    assert dices(torch.from_numpy(found), torch.from_numpy(label), 1)[0] > 0.95
     assert np.abs(centroid(found == 1) - centroid(label == 1)).max() < 0.06
     scores = {s.metric: s.value for s in site.score(Oracle((0.0, 1.0)), "test")}
     assert scores["label_voxels"] == label.sum()

@@ -7,13 +7,12 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-import torch
 
 from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.places import cache_home
-from autofedavg.tasks.segmentation import SegmentationSite, dice
+from autofedavg.tasks.segmentation import SegmentationSite
 from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, scan
 from autofedavg.workbench import Training
 from volumes import prepared, write_case
@@ -128,11 +127,3 @@ def test_an_epoch_sees_every_training_case_once(tmp_path) -> None:
     picks = list(site._picks(Seeds(0), 1, Training(epochs=2, batch_size=4)))
     assert sorted(np.concatenate(picks[: len(picks) // 2])) == list(range(n))
     assert sorted(np.concatenate(picks)) == sorted([*range(n), *range(n)])
-
-
-def test_dice_of_empty_masks() -> None:
-    empty, full = torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool)
-    assert dice(empty, empty) == 1.0
-    assert dice(full, empty) == dice(empty, full) == 0.0
-    assert dice(full, full) == 1.0
-    assert dice(torch.tensor([True, True, False]), torch.tensor([True, False, False])) == 2 / 3

@@ -57,6 +57,11 @@ class Prepared:
         return np.array(self.facts["original_affine"])
 
     @property
+    def original_size(self) -> tuple[int, ...]:
+        """Voxels along each axis of the file's grid."""
+        return tuple(self.facts["original_size"])
+
+    @property
     def moved(self) -> bool:
         """Whether the prepared grid is another one than the file's."""
         return bool(self.facts["moved"])
@@ -142,6 +147,7 @@ def write_case(folder: Path, made: Arrays, classes: int) -> None:
         "moved": made.original is not None,
         "affine": made.affine.tolist(),
         "original_affine": made.original_affine.tolist(),
+        "original_size": list((made.label if made.original is None else made.original).shape),
         "centres": [len(found) for found in centres],
         "image_sha256": made.digests[0],
         "label_sha256": made.digests[1],

@@ -27,7 +27,7 @@ from autofedavg.tasks.pipeline import Pipeline
 from autofedavg.tasks.places import cache_home, writing
 from autofedavg.tasks.preparation import BINARY, Arrays, Case, Classes, arrays
 
-VERSION = 3  # part of every key: raise it whenever the same files and settings give other arrays
+VERSION = 4  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
 ROOMY = 4 * 2**30  # a memory limit with room for two cases in preparation
 ABANDONED = 3600.0  # seconds after which a folder half made has no maker any more

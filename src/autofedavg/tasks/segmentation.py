@@ -20,17 +20,15 @@ from autofedavg.client import CaseScore
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.tasks.casefolder import Prepared
 from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.prediction import dices, predict
 from autofedavg.tasks.prefetch import ahead
-from autofedavg.tasks.window import Box, rows_at_once, slabs
 from autofedavg.workbench import Loss, Training
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
     warnings.simplefilter("ignore")
-    from monai.data import MetaTensor
     from monai.losses import DiceCELoss, DiceLoss
     from monai.networks.nets import BasicUNet, UNet
-    from monai.transforms import SpatialResample
 
 Batch = tuple[Tensor, Tensor]
 TRIES = 20  # draws of a background voxel before a crop is centred anywhere
@@ -65,12 +63,6 @@ def _loss(criterion: Callable[[Tensor, Tensor], Tensor], net: nn.Module, batch: 
     return criterion(net(image.to(device)).float(), label.to(device))
 
 
-def dice(prediction: Tensor, label: Tensor) -> float:
-    """Dice of two masks; two empty masks agree fully, one empty mask not at all (decision 9)."""
-    together = int(prediction.sum()) + int(label.sum())
-    return 2 * int((prediction & label).sum()) / together if together else 1.0
-
-
 class SegmentationSite:
     """One site's cases as a client sees them.
 
@@ -90,9 +82,6 @@ class SegmentationSite:
     ) -> None:
         self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
         self._ahead = 0 if all(c.held for part in cases.values() for c in part) else 2
-        self._resample = SpatialResample(
-            mode="bilinear", padding_mode="border", align_corners=False, dtype=torch.float32
-        )
 
     def cases(self) -> Mapping[str, int]:
         return {split: len(cases) for split, cases in self._cases.items()}
@@ -127,58 +116,17 @@ class SegmentationSite:
         scores = []
         for case in self._cases[split]:
             found, original = self.predict(network, case), case.original()
-            values = []
-            for number, name in enumerate(self._classes, 1):
-                values.append(dice(found == number, original == number))
-                if len(self._classes) > 1:
-                    scores.append(CaseScore(case.case, f"dice:{name}", values[-1]))
+            values = dices(found, original, len(self._classes))
+            if len(values) > 1:
+                named = zip(self._classes, values, strict=True)
+                scores += [CaseScore(case.case, f"dice:{name}", value) for name, value in named]
             scores.append(CaseScore(case.case, "dice", math.fsum(values) / len(values)))
-            scores.append(CaseScore(case.case, "label_voxels", float((original > 0).sum())))
+            scores.append(CaseScore(case.case, "label_voxels", float(original.count_nonzero())))
         return scores
 
     def predict(self, network: nn.Module, case: Prepared) -> Tensor:
-        """The predicted class of every voxel of the file's own grid, uint8."""
-        how = self._how
-        size = tuple(max(pair) for pair in zip(case.size, how.roi, strict=True))
-        parts = slabs(network, partial(_part, case), size, how.roi, how.overlap)
-        inside = tuple(slice(n) for n in case.size[1:])
-        if not case.moved:
-            found = torch.empty(case.size, dtype=torch.uint8)
-            for first, part in parts:
-                rows = min(first + part.shape[1], case.size[0])
-                classes = part[(slice(None), slice(rows - first), *inside)].argmax(dim=0)
-                found[first:rows] = classes.to(torch.uint8).cpu()
-            return found
-        chance = torch.empty((len(self._classes), *case.size))
-        for first, part in parts:
-            rows = min(first + part.shape[1], case.size[0])
-            part = part[(slice(None), slice(rows - first), *inside)]
-            chance[:, first:rows] = torch.softmax(part, dim=0)[1:].cpu()
-        return self._back(chance, case)
-
-    def _back(self, chance: Tensor, case: Prepared) -> Tensor:
-        """Foreground probabilities on the prepared grid -> classes on the file's own.
-
-        Interpolation keeps the sum over the classes, so background is what is left to one.
-        """
-        affine, goal = case.affine, case.original_affine
-        if self._how.crop:  # what was cut away is background
-            chance = pad(chance, (1, 1) * 3)
-            affine[:3, 3] -= affine[:3, :3].sum(axis=1)
-        source = MetaTensor(chance, affine=torch.from_numpy(affine))
-        size = tuple(case.original().shape)
-        found = torch.empty(size, dtype=torch.uint8)
-        step = rows_at_once(size)
-        for first in range(0, size[0], step):
-            rows = min(step, size[0] - first)
-            shifted = goal.copy()
-            shifted[:3, 3] += first * goal[:3, 0]
-            part = self._resample(
-                source, dst_affine=torch.from_numpy(shifted), spatial_size=(rows, *size[1:])
-            ).as_tensor()
-            every = torch.cat([1 - part.sum(dim=0, keepdim=True), part])
-            found[first : first + rows] = every.argmax(dim=0).to(torch.uint8)
-        return found
+        """The predicted class of every voxel of the file's own grid, uint8: 0 for background."""
+        return predict(network, case, self._how, len(self._classes))
 
     def _picks(self, seeds: Seeds, t: int, training: Training) -> Iterator[np.ndarray]:
         """Which cases each batch of a round holds: random ones, or whole passes in random order."""
@@ -231,11 +179,3 @@ class SegmentationSite:
             if case.is_background(anywhere):
                 break
         return anywhere
-
-
-def _part(case: Prepared, box: Box) -> Tensor:
-    """A window's part of an image; beyond the image's end, its smallest intensity."""
-    image, _ = case.crop(box)
-    short = [b.stop - max(b.start, size) for b, size in zip(box, case.size, strict=True)]
-    sides = [side for lack in reversed(short) for side in (0, max(0, lack))]
-    return pad(image, sides, value=case.low) if any(sides) else image

@@ -20,7 +20,9 @@ with warnings.catch_warnings():
     from monai.data.utils import compute_importance_map, dense_patch_slices
 
 Box = tuple[slice, ...]
-BATCH = 8  # windows that go through the network together
+MOST = 8  # windows that go through the network together,
+AT_ONCE = 2**20  # voxels whose outputs are told together
+VOXELS = {"cpu": 2**18, "cuda": 2**22}  # and about how many voxels
 
 
 def stride(roi: Sequence[int], overlap: float) -> tuple[int, ...]:
@@ -54,35 +56,39 @@ def slabs(
     boxes = dense_patch_slices(tuple(size), tuple(roi), stride(roi, overlap))
     held: Tensor | None = None
     first = 0
-    for number in range(0, len(boxes), BATCH):
-        group = boxes[number : number + BATCH]
+    together = max(1, min(MOST, VOXELS.get(device.type, 2**18) // math.prod(roi)))
+    for number in range(0, len(boxes), together):
+        group = boxes[number : number + together]
         with torch.no_grad():
             outputs = network(torch.stack([crop(box).to(device) for box in group])).float()
         for box, output in zip(group, outputs, strict=True):
             if held is None:  # the outputs and, last, their weights
                 held = output.new_zeros((len(output) + 1, roi[0], *size[1:]))
             if box[0].start > first:
-                yield first, _mean(held[:, : box[0].start - first])
-                held = _moved(held, box[0].start - first)
+                yield from _means(held, first, box[0].start)
+                _move(held, box[0].start - first)
                 first = box[0].start
             place = (slice(None), slice(None), *box[1:])
             held[:-1][place] += output * weight
             held[-1:][place] += weight
     if held is not None:
-        yield first, _mean(held)
+        yield from _means(held, first, size[0])
 
 
-def _mean(held: Tensor) -> Tensor:
-    return held[:-1] / held[-1:]
+def _means(held: Tensor, first: int, end: int) -> Iterator[tuple[int, Tensor]]:
+    for rows in pieces((end - first, *held.shape[2:])):
+        yield first + rows.start, held[:-1, rows] / held[-1:, rows]
 
 
-def _moved(held: Tensor, rows: int) -> Tensor:
-    """The rows that further windows reach, and empty ones after them."""
-    moved = torch.zeros_like(held)
-    moved[:, : held.shape[1] - rows] = held[:, rows:]
-    return moved
+def pieces(size: Sequence[int]) -> Iterator[slice]:
+    """Slices along the first axis of about `AT_ONCE` voxels each."""
+    step = max(1, AT_ONCE // math.prod(size[1:]))
+    for first in range(0, size[0], step):
+        yield slice(first, min(first + step, size[0]))
 
 
-def rows_at_once(size: Sequence[int], voxels: int = 2**23) -> int:
-    """How many rows along the first axis hold about so many voxels."""
-    return max(1, voxels // math.prod(size[1:]))
+def _move(held: Tensor, rows: int) -> None:
+    """Rows that further windows reach come first; those after them are empty again."""
+    kept = held.shape[1] - rows
+    held[:, :kept] = held[:, rows:].clone()
+    held[:, kept:] = 0

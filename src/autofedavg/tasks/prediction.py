@@ -1,0 +1,97 @@
+"""A network's classes on the file's own grid, and how they agree with the label.
+
+All of it goes in slabs along the first axis, so that a large CT takes little memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from autofedavg.tasks.casefolder import Prepared
+from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.window import Box, pieces, slabs
+
+with warnings.catch_warnings():
+    # MONAI warns of optional packages while it is imported.
+    warnings.simplefilter("ignore")
+    from monai.data import MetaTensor
+    from monai.transforms import SpatialResample
+
+_resample = SpatialResample(
+    mode="bilinear", padding_mode="border", align_corners=False, dtype=torch.float32
+)
+
+
+def predict(network: nn.Module, case: Prepared, how: Pipeline, classes: int) -> Tensor:
+    """The predicted class of every voxel of the file's own grid, uint8: 0 for background."""
+    size = tuple(max(pair) for pair in zip(case.size, how.roi, strict=True))
+    parts = slabs(network, partial(_part, case), size, how.roi, how.overlap)
+    if not case.moved:
+        found = torch.empty(case.size, dtype=torch.uint8)
+        for rows, part in _inside(parts, case.size):
+            found[rows] = part.argmax(dim=0).to(torch.uint8).cpu()
+        return found
+    chance = torch.empty((classes, *case.size))
+    for rows, part in _inside(parts, case.size):
+        chance[:, rows] = torch.softmax(part, dim=0)[1:].cpu()
+    return _back(chance, case, how)
+
+
+def dices(found: Tensor, label: Tensor, classes: int) -> list[float]:
+    """Dice of every class; two empty masks agree fully, one empty mask not at all (decision 9)."""
+    both, either = [0] * classes, [0] * classes
+    for rows in pieces(label.shape):
+        one, two = found[rows], label[rows]
+        for k in range(classes):
+            mine, theirs = one == k + 1, two == k + 1
+            both[k] += int((mine & theirs).sum())
+            either[k] += int(mine.sum()) + int(theirs.sum())
+    return [2 * b / e if e else 1.0 for b, e in zip(both, either, strict=True)]
+
+
+def _part(case: Prepared, box: Box) -> Tensor:
+    """A window's part of an image; beyond the image's end, its smallest intensity."""
+    image, _ = case.crop(box)
+    short = [b.stop - max(b.start, size) for b, size in zip(box, case.size, strict=True)]
+    sides = [side for lack in reversed(short) for side in (0, max(0, lack))]
+    return pad(image, sides, value=case.low) if any(sides) else image
+
+
+def _inside(
+    parts: Iterator[tuple[int, Tensor]], size: Sequence[int]
+) -> Iterator[tuple[slice, Tensor]]:
+    """Slabs without what was padded."""
+    rest = tuple(slice(n) for n in size[1:])
+    for first, part in parts:
+        rows = slice(first, min(first + part.shape[1], size[0]))
+        yield rows, part[(slice(None), slice(max(0, rows.stop - first)), *rest)]
+
+
+def _back(chance: Tensor, case: Prepared, how: Pipeline) -> Tensor:
+    """Foreground probabilities on the prepared grid -> classes on the file's own.
+
+    Interpolation keeps the sum over the classes, so background is what is left to one.
+    """
+    affine, goal = case.affine, case.original_affine
+    if how.crop:  # what was cut away is background
+        chance = pad(chance, (1, 1) * 3)
+        affine[:3, 3] -= affine[:3, :3].sum(axis=1)
+    source = MetaTensor(chance, affine=torch.from_numpy(affine))
+    found = torch.empty(case.original_size, dtype=torch.uint8)
+    for rows in pieces(case.original_size):
+        shifted = goal.copy()
+        shifted[:3, 3] += rows.start * goal[:3, 0]
+        part = _resample(
+            source,
+            dst_affine=torch.from_numpy(shifted),
+            spatial_size=(rows.stop - rows.start, *case.original_size[1:]),
+        ).as_tensor()
+        every = torch.cat([1 - part.sum(dim=0, keepdim=True), part])
+        found[rows] = every.argmax(dim=0).to(torch.uint8)
+    return found
