@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from autofedavg.client import CaseScore, LocalData, Problem
 from autofedavg.engines.simulator import Hands, choose_hands, is_heavy
 from autofedavg.seeds import Seeds
-from autofedavg.tasks.pipeline import Pipeline
-from autofedavg.tasks.segmentation import loss, network
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.segmentation import loss, network
 from autofedavg.workbench import Training
 from bench.rounds import simulated
 from bench.table import Row, Section

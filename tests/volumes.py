@@ -7,8 +7,8 @@ import nibabel
 import numpy as np
 import SimpleITK
 
-from autofedavg.tasks.preparation import BINARY, Case
-from autofedavg.tasks.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.preparation import BINARY, Case
+from autofedavg.tasks.imaging.prepared import SPLITS, Store
 
 
 def save_nifti(path: Path, values: np.ndarray, affine: np.ndarray | None = None) -> Path:

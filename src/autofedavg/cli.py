@@ -224,7 +224,7 @@ def _inspect(
     task: Any, listing: Path | None, out: Path | None, study: Path | None, as_json: bool
 ) -> None:
     from autofedavg.experiment.store import disk_errors
-    from autofedavg.tasks.inspection import inspect, starting_study
+    from autofedavg.tasks.inspection.look import inspect, starting_study
 
     seen: Any = _watched(lambda progress: inspect(task, progress))
     typer.echo(json.dumps(seen.as_json(), indent=1) if as_json else seen.text())

@@ -31,7 +31,7 @@ def test_a_label_spoiled_in_the_cache_is_told_through_the_command(tiny, tmp_path
 def test_nan_loss_names_client_round_and_step_and_keeps_the_last_good_checkpoint(
     tiny, tmp_path, monkeypatch, capsys
 ) -> None:
-    import autofedavg.tasks.segmentation as segmentation
+    import autofedavg.tasks.imaging.segmentation as segmentation
 
     original = segmentation.SegmentationSite._batch
 
@@ -58,7 +58,7 @@ def test_nan_loss_names_client_round_and_step_and_keeps_the_last_good_checkpoint
 
 
 def test_an_error_that_is_not_ours_is_noted_too(tiny, tmp_path, monkeypatch) -> None:
-    import autofedavg.tasks.segmentation as segmentation
+    import autofedavg.tasks.imaging.segmentation as segmentation
 
     def broken(self, network, split):
         raise ZeroDivisionError("by zero")
@@ -74,7 +74,7 @@ def test_an_error_that_is_not_ours_is_noted_too(tiny, tmp_path, monkeypatch) -> 
 
 
 def test_an_error_in_a_worker_arrives_with_its_traceback(tiny, tmp_path, monkeypatch) -> None:
-    import autofedavg.tasks.segmentation as segmentation
+    import autofedavg.tasks.imaging.segmentation as segmentation
 
     def broken(self, network, split):
         raise ZeroDivisionError("by zero")

@@ -16,7 +16,7 @@ from autofedavg.experiment.config import read_study
 from autofedavg.experiment.store import RunFolder
 from autofedavg.report.read import read_results
 from autofedavg.seeds import Seeds
-from autofedavg.tasks import cifar10_files
+from autofedavg.tasks.cifar import files as cifar10_files
 from autofedavg.tasks.cifar10 import Cifar10
 from autofedavg.workbench import Training, Workbench
 from fedma_partition import FEDMA_16

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from autofedavg import cli, read_study, run_study
 from autofedavg.studies import Observer
-from autofedavg.tasks import fingerprint
+from autofedavg.tasks.lists import fingerprint
 from volumes import oblique, save_dicom, save_itk, save_nifti
 
 STUDY = """

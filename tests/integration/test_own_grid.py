@@ -7,11 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
-from autofedavg.tasks.pipeline import Pipeline
-from autofedavg.tasks.prediction import dices
-from autofedavg.tasks.preparation import BINARY, Case
-from autofedavg.tasks.prepared import Store
-from autofedavg.tasks.segmentation import SegmentationSite
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.prediction import dices
+from autofedavg.tasks.imaging.preparation import BINARY, Case
+from autofedavg.tasks.imaging.prepared import Store
+from autofedavg.tasks.imaging.segmentation import SegmentationSite
 from volumes import oblique, save_nifti
 
 SPACING = (0.7, 1.1, 2.9)

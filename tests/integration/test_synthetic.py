@@ -10,9 +10,9 @@ import pytest
 
 from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.segmentation import SegmentationSite
 from autofedavg.tasks.places import cache_home
-from autofedavg.tasks.segmentation import SegmentationSite
 from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, scan
 from autofedavg.workbench import Training
 from volumes import prepared, write_case

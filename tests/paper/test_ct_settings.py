@@ -12,9 +12,9 @@ from monai.inferers.utils import _get_scan_interval
 from autofedavg.experiment.config import read_study
 from autofedavg.tasks.covid import Covid
 from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.segmentation import network
 from autofedavg.tasks.pancreas import Pancreas
-from autofedavg.tasks.pipeline import Pipeline
-from autofedavg.tasks.segmentation import network
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ROWS = [

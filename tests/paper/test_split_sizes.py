@@ -4,7 +4,13 @@ from collections import Counter
 
 import pytest
 
-from autofedavg.tasks.committed import divided, in_drawn_order, read_cases, shared_out, split_sizes
+from autofedavg.tasks.archives.committed import (
+    divided,
+    in_drawn_order,
+    read_cases,
+    shared_out,
+    split_sizes,
+)
 from autofedavg.tasks.covid import Covid
 from autofedavg.tasks.pancreas import Pancreas
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.errors import DataError
-from autofedavg.tasks import inert_pickle
-from autofedavg.tasks.cifar10_files import OFFICIAL_MD5, find, read
+from autofedavg.tasks.cifar import inert_pickle
+from autofedavg.tasks.cifar.files import OFFICIAL_MD5, find, read
 from lookalikes import (
     CIFAR_BATCHES,
     cifar10_binary,

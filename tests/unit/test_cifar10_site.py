@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
-from autofedavg.tasks.cifar10_files import Pictures
-from autofedavg.tasks.cifar10_site import CifarSite, augment, cifar_loss, normalise
+from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.site import CifarSite, augment, cifar_loss, normalise
 from autofedavg.workbench import Training
 
 
@@ -154,7 +154,7 @@ def test_scores_are_one_or_zero_per_image_with_its_name() -> None:
 
 def test_more_images_than_a_scoring_batch_are_all_scored(monkeypatch) -> None:
     whole = site().score(Knowing(), "train")
-    monkeypatch.setattr("autofedavg.tasks.cifar10_site.SCORED", 4)
+    monkeypatch.setattr("autofedavg.tasks.cifar.site.SCORED", 4)
     assert site().score(Knowing(), "train") == whole
     assert len(whole) == N - 5
 

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from autofedavg.errors import ConfigError
 from autofedavg.settings import origins
-from autofedavg.tasks.defaults import MOST_VOXELS, OpenPipeline
-from autofedavg.tasks.fingerprint import CaseFacts, Fingerprint
-from autofedavg.tasks.segmentation import network
+from autofedavg.tasks.imaging.segmentation import network
+from autofedavg.tasks.lists.defaults import MOST_VOXELS, OpenPipeline
+from autofedavg.tasks.lists.fingerprint import CaseFacts, Fingerprint
 
 
 def seen(

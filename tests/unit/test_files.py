@@ -11,7 +11,7 @@ import SimpleITK
 from PIL import Image
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.files import digest, identity, offset, read, read_label
+from autofedavg.tasks.imaging.files import digest, identity, offset, read, read_label
 from volumes import oblique, save_dicom, save_itk, save_nifti
 
 SPACING = (0.7, 1.1, 2.9)

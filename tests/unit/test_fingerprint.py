@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from autofedavg.errors import DataError
-from autofedavg.tasks import fingerprint as module
-from autofedavg.tasks.fingerprint import fingerprint
-from autofedavg.tasks.listing import read_listing
+from autofedavg.tasks.lists import fingerprint as module
+from autofedavg.tasks.lists.fingerprint import fingerprint
+from autofedavg.tasks.lists.listing import read_listing
 from volumes import oblique, save_itk, save_nifti
 
 

@@ -17,14 +17,14 @@ from scipy import ndimage
 
 from autofedavg.errors import DataError
 from autofedavg.experiment.config import parse_study
-from autofedavg.tasks.comparison import HIGH, LOW, histogram, normalised
 from autofedavg.tasks.datalist import Datalist
-from autofedavg.tasks.defaults import OpenPipeline
-from autofedavg.tasks.files import Scan
-from autofedavg.tasks.fingerprint import LEVELS, CaseFacts, Fingerprint
-from autofedavg.tasks.inspection import inspect, starting_study
-from autofedavg.tasks.pictures import COLOURS, View, draw, view
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.files import Scan
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.inspection.comparison import HIGH, LOW, histogram, normalised
+from autofedavg.tasks.inspection.look import inspect, starting_study
+from autofedavg.tasks.inspection.pictures import COLOURS, View, draw, view
+from autofedavg.tasks.lists.defaults import OpenPipeline
+from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
 from volumes import save_nifti
 
 SPACING = (0.5, 0.5, 3.0)
@@ -124,7 +124,7 @@ def test_a_fixed_window_leaves_the_shift(two) -> None:
 
 
 def test_normalised_percentiles_are_those_of_the_normalised_image(two) -> None:
-    from autofedavg.tasks.preparation import normalised as normalise
+    from autofedavg.tasks.imaging.preparation import normalised as normalise
 
     path, volumes = two
     task = Datalist(datalist=str(path), cache=str(path.parent / "cache"))

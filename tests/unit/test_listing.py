@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.listing import read_listing
+from autofedavg.tasks.lists.listing import read_listing
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.partition import heterogeneous, homogeneous
+from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
 from fedma_partition import FEDMA_8, FEDMA_16
 
 

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from autofedavg.tasks.pipeline import Pipeline
-from autofedavg.tasks.segmentation import network
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.segmentation import network
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.tasks import window
-from autofedavg.tasks.prediction import dices
+from autofedavg.tasks.imaging import window
+from autofedavg.tasks.imaging.prediction import dices
 
 
 def test_dice_of_empty_masks() -> None:

@@ -14,11 +14,11 @@ import torch
 
 from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
-from autofedavg.tasks import casefolder, prepared
-from autofedavg.tasks.pipeline import Pipeline
-from autofedavg.tasks.preparation import BINARY, Case
-from autofedavg.tasks.prepared import SPLITS, Store
-from autofedavg.tasks.segmentation import SegmentationSite, network
+from autofedavg.tasks.imaging import casefolder, prepared
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.preparation import BINARY, Case
+from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, network
 from autofedavg.workbench import Training
 from volumes import save_nifti, write_case
 

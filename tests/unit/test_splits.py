@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.listing import Entry, Listing
-from autofedavg.tasks.splits import split_digest, split_file, splits_of
+from autofedavg.tasks.lists.listing import Entry, Listing
+from autofedavg.tasks.lists.splits import split_digest, split_file, splits_of
 
 SHARES = (0.6, 0.2, 0.2)
 

@@ -19,10 +19,10 @@ from autofedavg.errors import DataError
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
-from autofedavg.tasks import cifar10_files as files
-from autofedavg.tasks.cifar10_files import Cifar10Data, Pictures
-from autofedavg.tasks.cifar10_site import CifarSite, cifar_loss
-from autofedavg.tasks.partition import heterogeneous, homogeneous
+from autofedavg.tasks.cifar import files
+from autofedavg.tasks.cifar.files import Cifar10Data, Pictures
+from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
+from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 from autofedavg.tasks.places import data_home
 
 Split = dict[str, dict[str, np.ndarray]]

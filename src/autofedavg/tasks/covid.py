@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from autofedavg.settings import setting
-from autofedavg.tasks.pipeline import Network, Pipeline
-from autofedavg.tasks.public import PublicTask
-from autofedavg.tasks.sources import Source
+from autofedavg.tasks.archives.public import PublicTask
+from autofedavg.tasks.archives.sources import Source
+from autofedavg.tasks.imaging.pipeline import Network, Pipeline
 
 CHALLENGE = Source(
     title="COVID-19-20 Lung CT Lesion Segmentation Challenge, training set",

@@ -16,15 +16,15 @@ from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
-from autofedavg.tasks.casefolder import Prepared
-from autofedavg.tasks.defaults import OpenPipeline
-from autofedavg.tasks.fingerprint import Fingerprint, fingerprint
-from autofedavg.tasks.listing import Listing, read_listing
+from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.lists.defaults import OpenPipeline
+from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
+from autofedavg.tasks.lists.listing import Listing, read_listing
+from autofedavg.tasks.lists.splits import Split, split_digest, splits_of
 from autofedavg.tasks.places import data_home
-from autofedavg.tasks.preparation import Case
-from autofedavg.tasks.prepared import SPLITS, Store
-from autofedavg.tasks.segmentation import SegmentationSite, loss, network
-from autofedavg.tasks.splits import Split, split_digest, splits_of
 
 MOST_CLASSES = 255  # labels are bytes
 

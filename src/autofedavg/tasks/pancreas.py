@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from autofedavg.settings import setting
-from autofedavg.tasks.pipeline import Network, Pipeline
-from autofedavg.tasks.preparation import BACKGROUND
-from autofedavg.tasks.public import PublicTask
-from autofedavg.tasks.sources import Source
+from autofedavg.tasks.archives.public import PublicTask
+from autofedavg.tasks.archives.sources import Source
+from autofedavg.tasks.imaging.pipeline import Network, Pipeline
+from autofedavg.tasks.imaging.preparation import BACKGROUND
 
 PANCREAS = "pancreas"
 COMMENT = "derived from the paper's withdrawn source comment"

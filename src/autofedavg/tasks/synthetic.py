@@ -28,11 +28,11 @@ from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.imaging.prepared import Store
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.places import cache_home
-from autofedavg.tasks.preparation import Case
-from autofedavg.tasks.prepared import Store
-from autofedavg.tasks.segmentation import SegmentationSite, loss, network
 
 VERSION = 1  # part of the cache's name: raise it whenever the same seed gives other volumes
 

@@ -7,8 +7,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from autofedavg.tasks.comparison import Histogram
-from autofedavg.tasks.inspection_text import number
+from autofedavg.tasks.inspection.comparison import Histogram
+from autofedavg.tasks.inspection.text import number
 
 WIDTH, LEFT, ROW, AXIS = 640, 130, 46, 26
 PLOT = WIDTH - LEFT - 40

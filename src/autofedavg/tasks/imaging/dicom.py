@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.readers import Scan, from_itk
+from autofedavg.tasks.imaging.readers import Scan, from_itk
 
 KEY = "0020|0032"  # Image Position (Patient)
 _SWITCH = threading.Lock()  # ITK's warnings are switched for the whole process

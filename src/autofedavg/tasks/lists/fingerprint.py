@@ -22,10 +22,10 @@ from scipy import stats
 
 from autofedavg.errors import DataError
 from autofedavg.task import Progress
-from autofedavg.tasks.files import Scan, identity, read_label
-from autofedavg.tasks.listing import Entry, Listing
+from autofedavg.tasks.imaging.files import Scan, identity, read_label
+from autofedavg.tasks.imaging.preparation import Case, load, moments, written
+from autofedavg.tasks.lists.listing import Entry, Listing
 from autofedavg.tasks.places import cache_home, writing
-from autofedavg.tasks.preparation import Case, load, moments, written
 
 VERSION = 3  # part of every key: raise it whenever the same file is measured otherwise
 LEVELS = tuple(np.linspace(0, 100, 101))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autofedavg.tasks.fingerprint import LEVELS, CaseFacts, Fingerprint
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
 
 # The outermost measured percentiles that single odd voxels do not reach.
 LOW = float(min(level for level in LEVELS if level >= 0.5))

@@ -15,7 +15,7 @@ import numpy as np
 
 from autofedavg.errors import DataError
 from autofedavg.task import Progress
-from autofedavg.tasks import inert_pickle
+from autofedavg.tasks.cifar import inert_pickle
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 ARCHIVES = {"binary": "cifar-10-binary.tar.gz", "python": "cifar-10-python.tar.gz"}

@@ -11,9 +11,9 @@ from nibabel.orientations import apply_orientation, io_orientation
 from PIL import Image
 from scipy import ndimage
 
-from autofedavg.tasks.comparison import CaseLine
-from autofedavg.tasks.files import Scan
-from autofedavg.tasks.preparation import Case, Classes, load
+from autofedavg.tasks.imaging.files import Scan
+from autofedavg.tasks.imaging.preparation import Case, Classes, load
+from autofedavg.tasks.inspection.comparison import CaseLine
 
 LONGEST = 256  # pixels of a picture's longer side
 # Told apart by people with any kind of colour vision, and on grey.

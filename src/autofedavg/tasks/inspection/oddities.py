@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from autofedavg.tasks.comparison import CaseLine, SiteFacts
-from autofedavg.tasks.splits import THREE
+from autofedavg.tasks.inspection.comparison import CaseLine, SiteFacts
+from autofedavg.tasks.lists.splits import THREE
 
 FEW = 5  # patients
 ROBUST_Z = 6.0

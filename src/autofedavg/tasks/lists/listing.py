@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.files import DICOM, FLAT, ITK, NIFTI
-from autofedavg.tasks.listrows import SPLIT_NAMES, WRONG, classes_of, csv_rows, json_rows, parsed
+from autofedavg.tasks.imaging.files import DICOM, FLAT, ITK, NIFTI
+from autofedavg.tasks.lists.listrows import (
+    SPLIT_NAMES,
+    WRONG,
+    classes_of,
+    csv_rows,
+    json_rows,
+    parsed,
+)
 
 MOST = 20  # problems told in full
 

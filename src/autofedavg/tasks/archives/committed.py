@@ -35,7 +35,9 @@ class Known(NamedTuple):
 @cache
 def read_cases(task: str) -> tuple[Known, ...]:
     """The committed cases of a task, in the order of its file."""
-    text = (files("autofedavg.tasks") / "cases" / f"{task}.csv").read_text(encoding="utf-8")
+    text = (files("autofedavg.tasks.archives") / "cases" / f"{task}.csv").read_text(
+        encoding="utf-8"
+    )
     return tuple(Known(**row) for row in csv.DictReader(text.splitlines()))
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from autofedavg.client import CaseScore
 from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
-from autofedavg.tasks.cifar10_files import Pictures
+from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.workbench import Training
 
 SIZE = 32

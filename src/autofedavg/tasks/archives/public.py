@@ -15,15 +15,15 @@ from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
-from autofedavg.tasks.committed import Known, in_drawn_order, read_cases
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.archives.committed import Known, in_drawn_order, read_cases
+from autofedavg.tasks.archives.plausibility import warn_of_misplaced
+from autofedavg.tasks.archives.sources import Pair, Source, grid_of
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.lists.splits import split_digest
 from autofedavg.tasks.places import data_home
-from autofedavg.tasks.plausibility import warn_of_misplaced
-from autofedavg.tasks.preparation import Case
-from autofedavg.tasks.prepared import SPLITS, Store
-from autofedavg.tasks.segmentation import SegmentationSite, loss, network
-from autofedavg.tasks.sources import Pair, Source, grid_of
-from autofedavg.tasks.splits import split_digest
 
 
 class PublicTask(Task):

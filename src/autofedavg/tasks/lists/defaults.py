@@ -10,8 +10,8 @@ from pydantic import ValidationError, model_validator
 
 from autofedavg.errors import ConfigError
 from autofedavg.settings import Settings, setting
-from autofedavg.tasks.fingerprint import Fingerprint
-from autofedavg.tasks.pipeline import BASIC_UNET, Network, Normalise, Pipeline
+from autofedavg.tasks.imaging.pipeline import BASIC_UNET, Network, Normalise, Pipeline
+from autofedavg.tasks.lists.fingerprint import Fingerprint
 
 Auto = Literal["auto"]
 AIR = -500.0  # darkest values below this, in most images: Hounsfield units

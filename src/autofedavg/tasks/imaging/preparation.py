@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.files import ROUNDING, Scan, digest, offset, read, read_label
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.files import ROUNDING, Scan, digest, offset, read, read_label
+from autofedavg.tasks.imaging.pipeline import Pipeline
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
-from autofedavg.tasks.listing import Entry, Listing
+from autofedavg.tasks.lists.listing import Entry, Listing
 
 Split = dict[str, dict[str, str]]  # site -> case -> train, validation or test
 THREE = ("train", "validation", "test")

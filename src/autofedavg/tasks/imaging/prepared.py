@@ -21,11 +21,11 @@ from pathlib import Path
 
 from autofedavg.errors import DataError
 from autofedavg.task import Progress
-from autofedavg.tasks.casefolder import Prepared, is_whole, write_case
-from autofedavg.tasks.files import identity
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.casefolder import Prepared, is_whole, write_case
+from autofedavg.tasks.imaging.files import identity
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.preparation import BINARY, Arrays, Case, Classes, arrays
 from autofedavg.tasks.places import cache_home, writing
-from autofedavg.tasks.preparation import BINARY, Arrays, Case, Classes, arrays
 
 VERSION = 4  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")

@@ -18,10 +18,10 @@ from torch.nn.functional import pad
 
 from autofedavg.client import CaseScore
 from autofedavg.seeds import Purpose, Seeds
-from autofedavg.tasks.casefolder import Prepared
-from autofedavg.tasks.pipeline import Pipeline
-from autofedavg.tasks.prediction import dices, predict
-from autofedavg.tasks.prefetch import ahead
+from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.prediction import dices, predict
+from autofedavg.tasks.imaging.prefetch import ahead
 from autofedavg.workbench import Loss, Training
 
 with warnings.catch_warnings():

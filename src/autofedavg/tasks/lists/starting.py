@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from autofedavg.tasks.listing import read_listing
+from autofedavg.tasks.lists.listing import read_listing
 
 STUDY = """\
 # A first study of {list_name}: {cases} cases of {count} sites ({sites}).

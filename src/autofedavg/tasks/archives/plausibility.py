@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autofedavg.tasks.casefolder import Prepared
-from autofedavg.tasks.pipeline import Pipeline
+from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 SOFT = -50.0  # Hounsfield units: above fat

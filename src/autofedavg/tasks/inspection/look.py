@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 from autofedavg.errors import DataError
 from autofedavg.settings import origins
 from autofedavg.task import Progress
-from autofedavg.tasks import inspection_page, inspection_text
-from autofedavg.tasks.comparison import (
+from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.inspection import page as paper
+from autofedavg.tasks.inspection import text as words
+from autofedavg.tasks.inspection.comparison import (
     HIGH,
     LOW,
     CaseLine,
@@ -24,15 +27,13 @@ from autofedavg.tasks.comparison import (
     shifts,
     site_facts,
 )
-from autofedavg.tasks.datalist import Datalist
-from autofedavg.tasks.fingerprint import CaseFacts
-from autofedavg.tasks.inspection_tables import case_values, site_values, write_table
-from autofedavg.tasks.listing import Entry
-from autofedavg.tasks.oddities import oddities
-from autofedavg.tasks.pictures import Example, choose, example
-from autofedavg.tasks.preparation import Case
-from autofedavg.tasks.splits import Split
-from autofedavg.tasks.starting import starting_study
+from autofedavg.tasks.inspection.oddities import oddities
+from autofedavg.tasks.inspection.pictures import Example, choose, example
+from autofedavg.tasks.inspection.tables import case_values, site_values, write_table
+from autofedavg.tasks.lists.fingerprint import CaseFacts
+from autofedavg.tasks.lists.listing import Entry
+from autofedavg.tasks.lists.splits import Split
+from autofedavg.tasks.lists.starting import starting_study
 
 __all__ = ["Inspection", "inspect", "starting_study"]
 
@@ -94,7 +95,7 @@ class Inspection:
 
     def text(self, width: int = 100) -> str:
         """Everything but the pictures, for a terminal."""
-        return inspection_text.text(self, width)
+        return words.text(self, width)
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the pictures, as plain values."""
@@ -107,7 +108,7 @@ class Inspection:
             "site_order": [*self.sites],
             "histograms": _plain(self.histograms),
             "shifts": _plain(self.shifts),
-            "shift_means": inspection_text.SHIFT_MEANS,
+            "shift_means": words.SHIFT_MEANS,
             "differences": self.differences,
             "oddities": self.oddities,
             "settings": [
@@ -139,7 +140,7 @@ class Inspection:
         Raises:
             DataError: the folder cannot be written, or files cannot be read any more.
         """
-        page = inspection_page.page(self, self.examples())
+        page = paper.page(self, self.examples())
         values = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
         site_rows = [site_values(site, facts) for site, facts in self.sites.items()]
         case_rows = [case_values(line, self.classes) for line in self._lines()]

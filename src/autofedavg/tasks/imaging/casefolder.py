@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autofedavg.tasks.preparation import Arrays
+from autofedavg.tasks.imaging.preparation import Arrays
 
 CENTRES = 2**16  # voxels kept to centre crops on, all classes together
 Box = tuple[slice, ...]

@@ -8,12 +8,12 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from autofedavg.tasks import inspection_text as words
-from autofedavg.tasks.charts import dots, ridges
-from autofedavg.tasks.pictures import COLOURS, Example
+from autofedavg.tasks.inspection import text as words
+from autofedavg.tasks.inspection.charts import dots, ridges
+from autofedavg.tasks.inspection.pictures import COLOURS, Example
 
 if TYPE_CHECKING:
-    from autofedavg.tasks.inspection import Inspection
+    from autofedavg.tasks.inspection.look import Inspection
 
 FULL = 1.5  # shift at which a cell's colour is fullest
 STYLE = """

@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autofedavg.tasks.comparison import HIGH, LOW, Spread
-from autofedavg.tasks.prepared import SPLITS
+from autofedavg.tasks.imaging.prepared import SPLITS
+from autofedavg.tasks.inspection.comparison import HIGH, LOW, Spread
 
 if TYPE_CHECKING:
-    from autofedavg.tasks.inspection import Inspection
+    from autofedavg.tasks.inspection.look import Inspection
 
 BARS = " ▁▂▃▄▅▆▇█"
 MOST = 20  # oddities told in full

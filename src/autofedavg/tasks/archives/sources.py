@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.files import DICOM
-from autofedavg.tasks.preparation import Classes
+from autofedavg.tasks.imaging.files import DICOM
+from autofedavg.tasks.imaging.preparation import Classes
 
 
 @dataclass

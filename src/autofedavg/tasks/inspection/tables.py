@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autofedavg.tasks.comparison import HIGH, LOW, CaseLine, SiteFacts, Spread
-from autofedavg.tasks.prepared import SPLITS
+from autofedavg.tasks.imaging.prepared import SPLITS
+from autofedavg.tasks.inspection.comparison import HIGH, LOW, CaseLine, SiteFacts, Spread
 
 
 def case_values(line: CaseLine, classes: Sequence[str]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.dicom import read_series
-from autofedavg.tasks.readers import DICOM, FLAT, ITK, NIFTI, Scan, reader_of
+from autofedavg.tasks.imaging.dicom import read_series
+from autofedavg.tasks.imaging.readers import DICOM, FLAT, ITK, NIFTI, Scan, reader_of
 
 __all__ = ["DICOM", "FLAT", "ITK", "NIFTI", "ROUNDING", "Scan", "digest", "identity", "offset",
            "read", "read_label"]  # fmt: skip

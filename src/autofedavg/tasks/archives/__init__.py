@@ -1,0 +1,1 @@
+"""Public data sets: what is downloaded, committed splits, checks."""

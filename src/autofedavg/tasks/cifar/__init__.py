@@ -1,0 +1,1 @@
+"""CIFAR-10: reading its files, dealing them out, batches."""

@@ -1,0 +1,1 @@
+"""From image files to batches, and from predictions to scores: what every scan goes through."""

@@ -1,0 +1,1 @@
+"""A look at a data list: sites side by side, oddities, one page."""

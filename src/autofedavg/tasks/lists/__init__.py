@@ -1,0 +1,1 @@
+"""Data lists: reading them, splitting them, measuring them, and what follows from it."""
