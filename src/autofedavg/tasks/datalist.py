@@ -15,11 +15,12 @@ from torch import nn
 from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.settings import setting
-from autofedavg.task import Progress, Task
+from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
 from autofedavg.tasks.lists.listing import Listing, read_listing
@@ -29,7 +30,7 @@ from autofedavg.tasks.places import data_home
 MOST_CLASSES = 255  # labels are bytes
 
 
-class Datalist(Task):
+class Datalist(ImageTask):
     """Segmentation of the images in a data list, 2D or 3D, one or several classes."""
 
     paths: ClassVar[tuple[str, ...]] = ("datalist", "root", "cache")
@@ -64,15 +65,6 @@ class Datalist(Task):
     )
     image_channels: int = setting(
         0, origin="derived from the data", help="channels of an image; 0 to count them", ge=0
-    )
-    hold: float = setting(
-        8.0,
-        origin="ours",
-        help="GiB of prepared cases held in memory; the rest is read from disk as it is needed",
-        ge=0,
-    )
-    cache: str = setting(
-        "", origin="ours", help="folder for prepared cases; the user's cache folder when empty"
     )
     pipeline: OpenPipeline = setting(
         OpenPipeline(), origin="ours", help="from images to batches and scores"

@@ -14,7 +14,7 @@ from torch import nn
 from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.settings import setting
-from autofedavg.task import Progress, Task
+from autofedavg.task import Progress
 from autofedavg.tasks.archives.committed import Known, in_drawn_order, read_cases
 from autofedavg.tasks.archives.plausibility import warn_of_misplaced
 from autofedavg.tasks.archives.sources import Pair, Source, grid_of
@@ -22,11 +22,12 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.splits import split_digest
 from autofedavg.tasks.places import data_home
 
 
-class PublicTask(Task):
+class PublicTask(ImageTask):
     """Segmentation of one structure in public CT; subclasses say which.
 
     Attributes:
@@ -56,15 +57,6 @@ class PublicTask(Task):
     )
     holdout: float = setting(
         0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
-    )
-    hold: float = setting(
-        8.0,
-        origin="ours",
-        help="GiB of prepared cases held in memory; the rest is read from disk as it is needed",
-        ge=0,
-    )
-    cache: str = setting(
-        "", origin="ours", help="folder for prepared cases; the user's cache folder when empty"
     )
     pipeline: Pipeline = setting(Pipeline(), origin="ours", help="from images to batches")
 

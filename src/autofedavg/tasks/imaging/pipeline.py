@@ -15,36 +15,11 @@ UNET = (16, 32, 64, 128, 256)
 BASIC_UNET = (32, 32, 64, 128, 256, 32)
 
 
-class Pipeline(Settings):
-    """How images become batches, and predictions become scores; two or three axes."""
+class Steps(Settings):
+    """What is set in the same way whether or not the rest is left to the data."""
 
-    spacing: tuple[float, ...] | Literal["keep"] = setting(
-        (0.8, 0.8, 5.0),
-        origin="paper Sec. 4.2.1",
-        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
-    )
-    normalise: Normalise = setting(
-        "window",
-        origin="derived from the same group's lesion model",
-        help="intensities by a fixed window, or each image's own: percentiles, mean and spread",
-    )
-    window: tuple[float, float] = setting(
-        (-1000.0, 500.0),
-        origin="derived from the same group's lesion model",
-        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
-    )
     crop: bool = setting(
         False, origin="ours", help="cut away what is empty around the body before anything else"
-    )
-    roi: tuple[int, ...] = setting(
-        (256, 256, 32), origin="paper Sec. 4.2.1", help="size of training crops and of the window"
-    )
-    overlap: float = setting(
-        0.75,
-        origin="paper Sec. 4.2.1 (stride 64, 64, 8)",
-        help="overlap of sliding windows",
-        ge=0,
-        lt=1,
     )
     foreground: float = setting(
         0.5,
@@ -66,13 +41,46 @@ class Pipeline(Settings):
         help="largest intensity shift",
         ge=0,
     )
+    network: Network = setting(
+        "unet", origin="ours: the paper is silent", help="MONAI's UNet or BasicUNet"
+    )
+    residual_units: int = setting(
+        0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
+    )
+
+
+class Pipeline(Steps):
+    """How images become batches, and predictions become scores; two or three axes."""
+
+    spacing: tuple[float, ...] | Literal["keep"] = setting(
+        (0.8, 0.8, 5.0),
+        origin="paper Sec. 4.2.1",
+        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
+    )
+    normalise: Normalise = setting(
+        "window",
+        origin="derived from the same group's lesion model",
+        help="intensities by a fixed window, or each image's own: percentiles, mean and spread",
+    )
+    window: tuple[float, float] = setting(
+        (-1000.0, 500.0),
+        origin="derived from the same group's lesion model",
+        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+    )
+    roi: tuple[int, ...] = setting(
+        (256, 256, 32), origin="paper Sec. 4.2.1", help="size of training crops and of the window"
+    )
+    overlap: float = setting(
+        0.75,
+        origin="paper Sec. 4.2.1 (stride 64, 64, 8)",
+        help="overlap of sliding windows",
+        ge=0,
+        lt=1,
+    )
     loss: Literal["dice", "dice-ce"] = setting(
         "dice",
         origin="paper Sec. 4.2.1",
         help="Dice with squared denominators, or that plus cross entropy",
-    )
-    network: Network = setting(
-        "unet", origin="ours: the paper is silent", help="MONAI's UNet or BasicUNet"
     )
     channels: tuple[int, ...] = setting(
         lambda known: BASIC_UNET if known.get("network") == "basic-unet" else UNET,
@@ -83,9 +91,6 @@ class Pipeline(Settings):
         (),
         origin="ours: the paper is silent",
         help="how much the unet shrinks each axis from one width to the next; 2 when empty",
-    )
-    residual_units: int = setting(
-        0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
     )
 
     @property

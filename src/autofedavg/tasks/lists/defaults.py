@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import ValidationError, model_validator
 
 from autofedavg.errors import ConfigError
-from autofedavg.settings import Settings, setting
-from autofedavg.tasks.imaging.pipeline import BASIC_UNET, Network, Normalise, Pipeline
+from autofedavg.settings import setting
+from autofedavg.tasks.imaging.pipeline import BASIC_UNET, Normalise, Pipeline, Steps
 from autofedavg.tasks.lists.fingerprint import Fingerprint
 
 Auto = Literal["auto"]
@@ -19,7 +19,7 @@ MOST_VOXELS = {2: 256 * 256, 3: 96 * 96 * 96}
 WIDEST = 256
 
 
-class OpenPipeline(Settings):
+class OpenPipeline(Steps):
     """`Pipeline` with settings that may be left to the data: 'auto'."""
 
     spacing: tuple[float, ...] | Literal["keep"] | Auto = setting(
@@ -37,42 +37,16 @@ class OpenPipeline(Settings):
         origin="derived from the data: 0.5 to 99.5 percent of intensities under the labels of CT",
         help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
     )
-    crop: bool = setting(
-        False, origin="ours", help="cut away what is empty around the body before anything else"
-    )
     roi: tuple[int, ...] | Auto = setting(
         "auto",
         origin="derived from the data: the median size, as far as memory allows",
         help="size of training crops and of the window",
     )
     overlap: float = setting(0.5, origin="ours", help="overlap of sliding windows", ge=0, lt=1)
-    foreground: float = setting(
-        0.5,
-        origin="derived from the paper's source (1:1)",
-        help="share of crops centred on foreground",
-        ge=0,
-        le=1,
-    )
-    flip: float = setting(
-        0.1,
-        origin="derived from the same group's lesion model",
-        help="chance to flip an axis",
-        ge=0,
-        le=1,
-    )
-    shift: float = setting(
-        0.1,
-        origin="derived from the same group's lesion model",
-        help="largest intensity shift",
-        ge=0,
-    )
     loss: Literal["dice", "dice-ce"] = setting(
         "dice-ce",
         origin="ours: Dice alone learns nothing from crops without foreground",
         help="Dice with squared denominators, or that plus cross entropy",
-    )
-    network: Network = setting(
-        "unet", origin="ours: the paper is silent", help="MONAI's UNet or BasicUNet"
     )
     channels: tuple[int, ...] | Auto = setting(
         "auto",
@@ -83,9 +57,6 @@ class OpenPipeline(Settings):
         "auto",
         origin="derived from the data: long axes first, as slices are thicker than pixels",
         help="how much the unet shrinks each axis from one width to the next",
-    )
-    residual_units: int = setting(
-        0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
     )
 
     def settled(self) -> bool:
