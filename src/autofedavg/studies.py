@@ -67,9 +67,10 @@ def run_study(
     machine = (machine or Machine()).resolved()
     ENGINES[str(machine.engine)]  # what cannot be had is told before any work
     checked_device(str(machine.device))
+    observer = observer or Observer()
     for config in study.runs:
         with global_seed(0):
-            network = config.task.network()
+            network = config.resolved(observer.preparing).task.network()
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
@@ -84,7 +85,7 @@ def run_study(
                 remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
             )
     _write_study(home, study)
-    _run_all(wanted, machine, observer or Observer())
+    _run_all(wanted, machine, observer)
     return home
 
 
@@ -150,9 +151,9 @@ def _run_all(
         if (path / "config.toml").exists():  # what was begun goes on as it was begun
             config = parse_run(read_toml(path / "config.toml"), str(path))
         config = config.resolved(observer.preparing)
-        problem = _problem(problems, config.task, observer.preparing)
+        key = _problem(problems, config.task, observer.preparing)
         observer.started(config, seed, index, len(wanted))
-        _run_one(path, config, seed, machine, problem, observer)
+        _run_one(path, config, seed, machine, problems[key], observer)
         observer.finished(path)
 
 
@@ -208,13 +209,13 @@ def _refuse_other_data(path: Path, task: Task) -> None:
             )
 
 
-def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
-    """The task's problem, prepared once for all rows that share it."""
+def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> str:
+    """Has the task's problem at hand, prepared once for all rows that share it; its key."""
     key = task.model_dump_json()
     if key not in known:
         known.clear()  # one data set in memory at a time
         known[key] = task.problem(progress)
-    return known[key]
+    return key
 
 
 def _write_study(home: Path, study: Study) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,7 +16,7 @@ from autofedavg.errors import DataError
 from autofedavg.settings import setting
 from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared
-from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.task import ImageTask
@@ -77,6 +76,8 @@ class Datalist(ImageTask):
         values = [value for found in self.classes.values() for value in found]
         if len(values) != len(set(values)) or any(value < 1 for value in values):
             raise ValueError("classes must name every value once, from 1 (0 is background)")
+        if BACKGROUND in self.classes:
+            raise ValueError("a class needs a name")
         if not all(self.classes.values()) or len(self.classes) > MOST_CLASSES:
             raise ValueError(f"1 to {MOST_CLASSES} classes, each with a value, can be learned")
         return self
@@ -86,7 +87,7 @@ class Datalist(ImageTask):
         if self.pipeline.settled() and self.classes and self.image_channels:
             return self
         seen = self.fingerprint(progress)
-        found: dict[str, Any] = {"pipeline": self.pipeline.settle(seen)}
+        found: dict[str, Any] = {"pipeline": self.pipeline.settle(self._training(seen))}
         if not self.image_channels:
             found["image_channels"] = seen.channels
         if not self.classes:
@@ -103,6 +104,26 @@ class Datalist(ImageTask):
         copy.__pydantic_fields_set__.difference_update(set(found) - {"pipeline"})
         copy.pipeline.pipeline()
         return copy
+
+    def _training(self, seen: Fingerprint) -> Fingerprint:
+        """What settings are worked out from: the training cases; of folds, which change, all."""
+        try:
+            splits = self.splits if self.fold < 0 else None
+        except DataError:  # there will be no run; a look at the data goes on
+            splits = None
+        if splits is None:
+            return seen
+        entries = self.listing.sites()
+        return Fingerprint(
+            {
+                site: [
+                    facts
+                    for entry, facts in zip(entries[site], cases, strict=True)
+                    if splits[site][entry.case] in ("train", "holdout")
+                ]
+                for site, cases in seen.sites.items()
+            }
+        )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
@@ -158,7 +179,8 @@ class Datalist(ImageTask):
         task._check_channels(prepared)
         names = [*task.classes]
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, how, names) for site, cases in prepared.items()
+            site: SegmentationSite(site, cases, how, names, 1 / len(prepared))
+            for site, cases in prepared.items()
         }
         return Problem(task.network, loss(how), sites)
 
@@ -227,19 +249,12 @@ class Datalist(ImageTask):
         }
 
     def describe(self) -> dict[str, Any]:
-        content = hashlib.sha256()
         task = self.resolved()
-        store = task._store()
-        for site, cases in task.cases().items():
-            for case in cases:
-                facts = store.prepare(case).facts
-                content.update(f"{site} {case.case} {facts['image_sha256']}".encode())
-                content.update(facts["label_sha256"].encode())
         return {
             "data": f"data list {self.listing.path.name}",
             "cases": self._counted(),
             "split_sha256": split_digest(self.splits),
-            "content_sha256": content.hexdigest(),
+            "content_sha256": task._store().content(task.cases()),
         }
 
     def _store(self) -> Store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from autofedavg.settings import setting
 from autofedavg.tasks.archives.public import PublicTask
@@ -88,7 +88,7 @@ class PancreasPipeline(Pipeline):
     crop: bool = setting(
         True,
         origin="derived from the same group's lesion model",
-        help="cut away what is empty around the body before anything else",
+        help="cut away what is empty around the body",
     )
     roi: tuple[int, ...] = setting(
         (192, 192, 192), origin=COMMENT, help="size of training crops and of the window"
@@ -105,11 +105,6 @@ class PancreasPipeline(Pipeline):
         origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
         help="MONAI's UNet or BasicUNet",
     )
-
-    def chain(self) -> dict[str, Any]:
-        """With how each site's labels are read: prepared labels depend on it."""
-        read = {site: [dict(s.classes), s.by_rows] for site, s in SOURCES.items()}
-        return {**super().chain(), "labels": read}
 
 
 class Pancreas(PublicTask):

@@ -15,7 +15,7 @@ import shutil
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import nibabel as nib
 import numpy as np
@@ -90,6 +90,8 @@ class SyntheticPipeline(Pipeline):
 class Synthetic(Task):
     """Lesions in three generated hospitals."""
 
+    paths: ClassVar[tuple[str, ...]] = ("cache",)
+
     name: Literal["synthetic"] = "synthetic"
     seed: int = setting(0, origin="ours", help="seed of the volumes, apart from the run's", ge=0)
     scale: float = setting(
@@ -160,7 +162,8 @@ class Synthetic(Task):
         }
         prepared = Store(self.pipeline, cache=self.cache).sites(wanted, progress)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, self.pipeline) for site, cases in prepared.items()
+            site: SegmentationSite(site, cases, self.pipeline, share=1 / len(prepared))
+            for site, cases in prepared.items()
         }
         return Problem(self.network, loss(self.pipeline), sites)
 

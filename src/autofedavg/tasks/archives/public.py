@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
@@ -119,7 +118,7 @@ class PublicTask(ImageTask):
     def problem(self, progress: Progress | None = None) -> Problem:
         prepared = self._store(self.hold).sites(self._cases(), progress)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, self.pipeline, [self.structure])
+            site: SegmentationSite(site, cases, self.pipeline, [self.structure], 1 / len(prepared))
             for site, cases in prepared.items()
         }
         return Problem(self.network, loss(self.pipeline), sites)
@@ -148,12 +147,6 @@ class PublicTask(ImageTask):
 
     def describe(self) -> dict[str, Any]:
         splits, store = self.splits(), self._store(hold=0)
-        content = hashlib.sha256()
-        for site, cases in self._cases().items():
-            for case in cases:
-                facts = store.prepare(case).facts
-                content.update(f"{site} {case.case} {facts['image_sha256']}".encode())
-                content.update(facts["label_sha256"].encode())
         out = [known.case for known in self.withdrawn()]
         few = f"; the first {self.cases} of every site and split only" if self.cases else ""
         return {
@@ -163,7 +156,7 @@ class PublicTask(ImageTask):
                 for site, cases in splits.items()
             },
             "split_sha256": split_digest(splits),
-            "content_sha256": content.hexdigest(),
+            "content_sha256": store.content(self._cases()),
         }
 
     def about(self) -> str:

@@ -44,9 +44,9 @@ class Prepared:
         return int(self.facts["channels"])
 
     @property
-    def low(self) -> float:
-        """The smallest intensity: what lies outside the image."""
-        return float(self.facts["low"])
+    def low(self) -> list[float]:
+        """Every channel's smallest intensity: what lies outside the image."""
+        return list(self.facts["low"])
 
     @property
     def affine(self) -> np.ndarray:
@@ -91,6 +91,25 @@ class Prepared:
             image = torch.from_numpy(part)
             label = torch.from_numpy(np.array(self._mapped("label")[box]))[None]
         return image.to(self._device), label.to(self._device)
+
+    def window(self, box: Box) -> tuple[Tensor, Tensor]:
+        """`crop` for a box that may reach beyond the image: there is only background."""
+        inner = tuple(
+            slice(max(0, part.start), min(size, part.stop))
+            for part, size in zip(box, self.size, strict=True)
+        )
+        image, label = self.crop(inner)
+        if inner == box:
+            return image, label
+        shape = [part.stop - part.start for part in box]
+        place = tuple(
+            slice(kept.start - part.start, kept.stop - part.start)
+            for kept, part in zip(inner, box, strict=True)
+        )
+        floor = image.new_tensor(self.low).reshape(-1, *(1,) * len(shape))
+        whole, empty = floor.expand(-1, *shape).clone(), label.new_zeros((1, *shape))
+        whole[(slice(None), *place)], empty[(slice(None), *place)] = image, label
+        return whole, empty
 
     def image(self) -> Tensor:
         """The whole image, (C, *size) float32."""
@@ -142,7 +161,7 @@ def write_case(folder: Path, made: Arrays, classes: int) -> None:
     facts = {
         "size": list(made.label.shape),
         "channels": len(made.image),
-        "low": float(made.image.min()),
+        "low": [float(channel.min()) for channel in made.image],
         "nbytes": made.image.nbytes + made.label.nbytes + original + kept,
         "moved": made.original is not None,
         "affine": made.affine.tolist(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def read(paths: Sequence[Path]) -> Scan:
     if len(scans) == 1:
         return first
     joined = np.concatenate([scan.values for scan in scans])
-    return Scan(joined, first.affine, first.in_mm)
+    return replace(first, values=joined)
 
 
 def read_label(path: Path) -> Scan:
@@ -82,7 +83,7 @@ def read_label(path: Path) -> Scan:
             where=str(path),
             remedy="write 0 for background and for what is to be left out",
         )
-    return Scan(values, scan.affine, scan.in_mm)
+    return replace(scan, values=values)
 
 
 def offset(one: np.ndarray | None, two: np.ndarray | None, grid: Sequence[int]) -> float:
@@ -111,7 +112,7 @@ def identity(path: Path) -> list[tuple[str, int, int]]:
 
 
 def digest(values: np.ndarray) -> str:
-    """SHA-256 of an array's size and numbers: the same for copies under other names and formats."""
+    """SHA-256 of an array's size and numbers: the same for copies, whatever the file's format."""
     plain = np.ascontiguousarray(values, dtype=np.float32)
     total = hashlib.sha256(str(plain.shape).encode())
     total.update(plain.reshape(-1).view(np.uint8).data)
@@ -127,7 +128,7 @@ def _files(path: Path) -> list[Path]:
         return sorted(p for p in path.rglob("*") if p.is_file() and p.name[:1] != ".")
     if name.endswith(DICOM):
         return sorted(p for p in path.parent.iterdir() if p.is_file() and p.name[:1] != ".")
-    if name.endswith((".mhd", ".nhdr")):
+    if name.endswith((".mhd", ".nhdr", ".nrrd")):
         return [path, *_named_in(path)]
     return [path]
 
@@ -139,8 +140,15 @@ def _named_in(header: Path) -> list[Path]:
         DataError: the header names a file elsewhere.
     """
     found = []
-    for line in header.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in _head(header):
         text = line.replace("=", ":").rpartition(":")[2].strip()
+        key = line.replace("=", ":").partition(":")[0].strip().lower()
+        if key in ("elementdatafile", "data file", "datafile") and (" " in text or text == "LIST"):
+            raise DataError(
+                f"its data is spread over files: {text}",
+                where=str(header),
+                remedy="save the image as one file",
+            )
         if not 0 < len(text) < 200 or "\0" in text or text == header.name:
             continue
         if (text.startswith("/") or ".." in Path(text).parts) and (header.parent / text).exists():
@@ -152,6 +160,13 @@ def _named_in(header: Path) -> list[Path]:
         if (header.parent / text).is_file():
             found.append(header.parent / text)
     return found
+
+
+def _head(header: Path) -> list[str]:
+    """The lines of a header; in a file that also holds the data, those before the empty line."""
+    with header.open("rb") as stream:
+        start = stream.read(2**16).partition(b"\n\n")[0]
+    return start.decode("utf-8", errors="surrogateescape").splitlines()
 
 
 def _read_one(path: Path, *, colours: bool = True) -> Scan:

@@ -18,9 +18,7 @@ BASIC_UNET = (32, 32, 64, 128, 256, 32)
 class Steps(Settings):
     """What is set in the same way whether or not the rest is left to the data."""
 
-    crop: bool = setting(
-        False, origin="ours", help="cut away what is empty around the body before anything else"
-    )
+    crop: bool = setting(False, origin="ours", help="cut away what is empty around the body")
     foreground: float = setting(
         0.5,
         origin="derived from the paper's source (1:1)",

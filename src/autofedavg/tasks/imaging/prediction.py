@@ -31,14 +31,15 @@ _resample = SpatialResample(
 def predict(network: nn.Module, case: Prepared, how: Pipeline, classes: int) -> Tensor:
     """The predicted class of every voxel of the file's own grid, uint8: 0 for background."""
     size = tuple(max(pair) for pair in zip(case.size, how.roi, strict=True))
-    parts = slabs(network, partial(_part, case), size, how.roi, how.overlap)
+    before = tuple((whole - n) // 2 for whole, n in zip(size, case.size, strict=True))
+    parts = slabs(network, partial(_part, case, before), size, how.roi, how.overlap)
     if not case.moved:
         found = torch.empty(case.size, dtype=torch.uint8)
-        for rows, part in _inside(parts, case.size):
+        for rows, part in _inside(parts, case.size, before):
             found[rows] = part.argmax(dim=0).to(torch.uint8).cpu()
         return found
     chance = torch.empty((classes, *case.size))
-    for rows, part in _inside(parts, case.size):
+    for rows, part in _inside(parts, case.size, before):
         chance[:, rows] = torch.softmax(part, dim=0)[1:].cpu()
     return _back(chance, case, how)
 
@@ -55,22 +56,24 @@ def dices(found: Tensor, label: Tensor, classes: int) -> list[float]:
     return [2 * b / e if e else 1.0 for b, e in zip(both, either, strict=True)]
 
 
-def _part(case: Prepared, box: Box) -> Tensor:
-    """A window's part of an image; beyond the image's end, its smallest intensity."""
-    image, _ = case.crop(box)
-    short = [b.stop - max(b.start, size) for b, size in zip(box, case.size, strict=True)]
-    sides = [side for lack in reversed(short) for side in (0, max(0, lack))]
-    return pad(image, sides, value=case.low) if any(sides) else image
+def _part(case: Prepared, before: Sequence[int], box: Box) -> Tensor:
+    """A window's part of an image that has `before` empty voxels in front of it."""
+    place = zip(box, before, strict=True)
+    return case.window(tuple(slice(b.start - n, b.stop - n) for b, n in place))[0]
 
 
 def _inside(
-    parts: Iterator[tuple[int, Tensor]], size: Sequence[int]
+    parts: Iterator[tuple[int, Tensor]], size: Sequence[int], before: Sequence[int]
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Slabs without what was padded."""
-    rest = tuple(slice(n) for n in size[1:])
+    """Slabs without what was padded, and the rows of the image that they are."""
+    rest = tuple(slice(b, b + n) for b, n in zip(before[1:], size[1:], strict=True))
     for first, part in parts:
-        rows = slice(first, min(first + part.shape[1], size[0]))
-        yield rows, part[(slice(None), slice(max(0, rows.stop - first)), *rest)]
+        start = max(first - before[0], 0)
+        stop = min(first - before[0] + part.shape[1], size[0])
+        if start < stop:
+            skipped = start - (first - before[0])
+            rows = slice(skipped, skipped + stop - start)
+            yield slice(start, stop), part[(slice(None), rows, *rest)]
 
 
 def _back(chance: Tensor, case: Prepared, how: Pipeline) -> Tensor:

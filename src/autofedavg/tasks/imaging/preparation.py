@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from nibabel.orientations import apply_orientation, io_orientation
 
 from autofedavg.errors import DataError
 from autofedavg.tasks.imaging.files import ROUNDING, Scan, digest, offset, read, read_label
@@ -25,6 +26,7 @@ with warnings.catch_warnings():
     from monai.transforms import Orientation, Spacing
 
 Classes = Mapping[str, tuple[int, ...]]
+CLIPPED = 5.0  # spreads from the mean
 BINARY: Classes = {"foreground": (1,)}
 BACKGROUND = ""  # as a class name: values that are other structures, and background here
 
@@ -90,6 +92,8 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
             remedy="name the label that was drawn on this image",
         )
     apart = offset(image.affine, label.affine, image.grid)
+    if image.affine is None:
+        apart = offset(image.lies, label.lies, (*reversed(image.grid), 1))
     if apart > ROUNDING:
         raise DataError(
             f"it lies elsewhere in space than its image: {apart:.2g} voxels apart",
@@ -131,7 +135,7 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
             where=str(case.image[0]),
             remedy="set task.pipeline.spacing = 'keep', or write the spacing into the file",
         )
-    digests = digest(scan.values), digest(label)
+    digests = digest(upright(scan.values, scan.affine)), digest(upright(label[None], scan.affine))
     values, small, known = scan.values.astype(np.float32), label, scan.affine is not None
     before = after = scan.affine if scan.affine is not None else np.eye(4)
     del scan  # a CT is large, and more than one may be prepared at once
@@ -139,6 +143,12 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
         values, small, after = _regrid(values, label, after, how)
     if how.crop:
         values, small, after = _cropped(values, small, after, how)
+    if any(channel.min() == channel.max() for channel in values):
+        raise DataError(
+            "it has one and the same value everywhere once it is resampled and cropped",
+            where=str(case.image[0]),
+            remedy="look at the image, or change task.pipeline.spacing",
+        )
     still = how.axes == 2 or offset(before, after, label.shape) < 1e-6
     return Arrays(
         normalised(values, how),
@@ -167,19 +177,34 @@ def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float, float, flo
         return *how.window, 0.0, 1.0
     if how.normalise == "zscore":
         mean, spread = moments(channel)
-        return mean, mean + spread, -5.0, 5.0
+        return mean, mean + spread, -CLIPPED, CLIPPED
     low, high = (float(v) for v in np.percentile(written(channel), (0.5, 99.5)))
     return low, high, 0.0, 1.0
 
 
 def moments(channel: np.ndarray) -> tuple[float, float]:
-    """Mean and spread of what is brighter than the average: the body, not the air around it."""
-    bright = channel[channel > channel.mean(dtype=np.float64)]
-    return float(bright.mean(dtype=np.float64)), float(bright.std(dtype=np.float64))
+    """Mean and spread of what is brighter than the average: the body, not the air around it.
+
+    Where that would clip more than a small part of the image, it is no air but dark structures
+    on a bright ground, and the whole image counts.
+    """
+    for part in (channel[channel > channel.mean(dtype=np.float64)], written(channel)):
+        mean, spread = float(part.mean(dtype=np.float64)), float(part.std(dtype=np.float64))
+        if (np.abs(channel - np.float32(mean)) > CLIPPED * spread).mean() < 0.02:
+            break
+    return mean, spread
+
+
+def upright(values: np.ndarray, affine: np.ndarray | None) -> np.ndarray:
+    """(C, ...) with its axes nearest to right, anterior, superior: no voxel is changed."""
+    if affine is None or values.ndim != 4:
+        return values
+    turned = apply_orientation(np.moveaxis(values, 0, -1), io_orientation(affine))
+    return np.moveaxis(turned, -1, 0)
 
 
 def written(channel: np.ndarray) -> np.ndarray:
-    """The voxels other than 0, which scanners write where they saw nothing; all if most are 0."""
+    """The voxels other than 0, which scanners write where they saw nothing; all if 99 % are 0."""
     inside = channel[channel != 0]
     return inside if inside.size > 0.01 * channel.size else channel.ravel()
 

@@ -19,15 +19,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import monai
+
 from autofedavg.errors import DataError
 from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared, is_whole, write_case
 from autofedavg.tasks.imaging.files import identity
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import BINARY, Arrays, Case, Classes, arrays
+from autofedavg.tasks.imaging.preparation import BACKGROUND, BINARY, Arrays, Case, Classes, arrays
 from autofedavg.tasks.places import cache_home, writing
 
-VERSION = 4  # part of every key: raise it whenever the same files and settings give other arrays
+VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
 ROOMY = 4 * 2**30  # a memory limit with room for two cases in preparation
 ABANDONED = 3600.0  # seconds after which a folder half made has no maker any more
@@ -104,6 +106,16 @@ class Store:
         self._hold(ready)
         return ready
 
+    def content(self, wanted: Mapping[str, Sequence[Case]]) -> str:
+        """A digest of all voxels, and of where they lie."""
+        total = hashlib.sha256()
+        for site, cases in wanted.items():
+            for case in cases:
+                facts = self.prepare(case).facts
+                seen = [facts[key] for key in ("image_sha256", "label_sha256", "original_affine")]
+                total.update(json.dumps([site, case.case, *seen]).encode())
+        return total.hexdigest()
+
     def _tried(self, case: Case) -> Prepared | DataError:
         """The case, or what is wrong with it; a disk that cannot be written is no case's fault."""
         try:
@@ -148,9 +160,10 @@ class Store:
         }
         about = [
             VERSION,
+            monai.__version__,
             self._how.chain(),
             self._how.axes,
-            [list(values) for values in self._classes.values()],  # their order numbers them
+            [[name == BACKGROUND, *values] for name, values in self._classes.items()],  # in order
             [[str(path.absolute()), identity(path)] for path in (*case.image, case.label)],
             shaping,
         ]

@@ -21,6 +21,7 @@ FLAT = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
 DICOM = (".dcm", ".dicom", ".ima")
 COLOURED = ("RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 INDEXED = ("P", "PA")  # in a label, the numbers of the palette are the classes
+TO_MM = {"meter": 1000.0, "micron": 0.001}
 _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -32,11 +33,14 @@ class Scan:
         values: (C, *grid), two or three spatial axes; float32, or an integer type.
         affine: (4, 4) from voxel to mm in RAS, or None where the file does not say.
         in_mm: whether the affine's unit is known to be mm; if not, it only tells grids apart.
+        lies: of a single slice, the affine of its file: flat images have no space of their own,
+            but a label must lie where its image does.
     """
 
     values: np.ndarray
     affine: np.ndarray | None
     in_mm: bool = True
+    lies: np.ndarray | None = None
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -79,14 +83,15 @@ def _read_nifti(path: Path) -> Scan:
     else:
         values = values.reshape(*values.shape, *(1,) * (4 - values.ndim))
     values = plain(np.moveaxis(values, -1, 0))
-    if values.shape[-1] == 1:
-        return Scan(_rows_first(values[..., 0]), None)
     affine = np.asarray(image.affine, dtype=np.float64)
     coded = bool(int(image.header["qform_code"]) or int(image.header["sform_code"]))
+    if values.shape[-1] == 1:
+        return Scan(_rows_first(values[..., 0]), None, lies=affine if coded else None)
     # Many tools leave the unit out, so it alone means nothing; but an affine that is the identity
     # is mostly no measurement.
     named = image.header.get_xyzt_units()[0] != "unknown"
     measured = coded and not np.array_equal(affine, np.eye(4))
+    affine[:3] *= TO_MM.get(image.header.get_xyzt_units()[0], 1.0)
     return Scan(values, affine if coded or named else None, in_mm=named or measured)
 
 
@@ -109,13 +114,14 @@ def from_itk(image: object) -> Scan:
     if dimension == 2:
         return Scan(plain(channels), None)
     values = plain(channels.transpose(0, 3, 2, 1))
-    if values.shape[-1] == 1:
-        return Scan(_rows_first(values[..., 0]), None)
     affine = np.eye(4)
     direction = np.array(image.GetDirection()).reshape(3, 3)  # type: ignore[attr-defined]
     affine[:3, :3] = direction * np.array(image.GetSpacing())  # type: ignore[attr-defined]
     affine[:3, 3] = image.GetOrigin()  # type: ignore[attr-defined]
-    return Scan(values, _LPS_TO_RAS @ affine)
+    if values.shape[-1] == 1:
+        return Scan(_rows_first(values[..., 0]), None, lies=_LPS_TO_RAS @ affine)
+    # Without a word on space these formats say: 1, at the origin.
+    return Scan(values, _LPS_TO_RAS @ affine, in_mm=not np.array_equal(affine, np.eye(4)))
 
 
 def _read_flat(path: Path, *, colours: bool) -> Scan:

@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from autofedavg.client import CaseScore
 from autofedavg.seeds import Purpose, Seeds
@@ -31,6 +30,7 @@ with warnings.catch_warnings():
     from monai.networks.nets import BasicUNet, UNet
 
 Batch = tuple[Tensor, Tensor]
+SHIFTED = 0.5  # of crops have their intensity shifted, as in the same group's lesion model
 TRIES = 20  # draws of a background voxel before a crop is centred anywhere
 
 
@@ -71,6 +71,7 @@ class SegmentationSite:
         cases: its prepared cases by split.
         how: the pipeline.
         classes: the names of the classes; a single one needs no name in the scores.
+        share: of a device's memory that this site may fill, so that all sites find room.
     """
 
     def __init__(
@@ -79,16 +80,20 @@ class SegmentationSite:
         cases: Mapping[str, Sequence[Prepared]],
         how: Pipeline,
         classes: Sequence[str] = ("foreground",),
+        share: float = 1.0,
     ) -> None:
         self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
+        self._share = share
         self._ahead = 0 if all(c.held for part in cases.values() for c in part) else 2
 
     def cases(self) -> Mapping[str, int]:
         return {split: len(cases) for split, cases in self._cases.items()}
 
     def settle(self, device: torch.device) -> None:
-        """Moves the cases held in memory to the network's device, into half of what is free."""
-        room = torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
+        """Moves cases held in memory to the network's device, into its share of half of it."""
+        room = math.inf
+        if device.type == "cuda":
+            room = self._share * torch.cuda.mem_get_info(device)[0] / 2
         for part in self._cases.values():
             for case in part:
                 fits = case.held and case.nbytes <= room
@@ -149,20 +154,18 @@ class SegmentationSite:
     def _crop(self, case: Prepared, random: np.random.RandomState, augment: bool) -> Batch:
         how = self._how
         centre = self._centre(case, random)
-        box, short = [], []
+        box = []
         for middle, roi, size in zip(centre, how.roi, case.size, strict=True):
-            start = min(max(middle - roi // 2, 0), max(size - roi, 0))
+            start = (
+                min(max(middle - roi // 2, 0), size - roi) if size >= roi else -((roi - size) // 2)
+            )
             box.append(slice(start, start + roi))
-            short.append(max(0, roi - size))
-        image, label = case.crop(tuple(box))
-        if any(short):
-            sides = [side for lack in reversed(short) for side in (lack // 2, lack - lack // 2)]
-            image, label = pad(image, sides, value=case.low), pad(label, sides)
+        image, label = case.window(tuple(box))
         if augment:
             axes = [axis for axis in range(1, how.axes + 1) if random.random_sample() < how.flip]
             if axes:
                 image, label = image.flip(axes), label.flip(axes)
-            if random.random_sample() < 0.5:
+            if random.random_sample() < SHIFTED:
                 image = image + random.uniform(-how.shift, how.shift)
         return image, label
 

@@ -27,7 +27,7 @@ from autofedavg.tasks.imaging.preparation import Case, load, moments, written
 from autofedavg.tasks.lists.listing import Entry, Listing
 from autofedavg.tasks.places import cache_home, writing
 
-VERSION = 3  # part of every key: raise it whenever the same file is measured otherwise
+VERSION = 4  # part of every key: raise it whenever the same file is measured otherwise
 LEVELS = tuple(np.linspace(0, 100, 101))
 
 
