@@ -56,7 +56,8 @@ class Paired(NamedTuple):
 
     Attributes:
         p: two-sided p value; 1.0 when no pair differs.
-        gain: mean difference, method minus baseline.
+        gain: mean difference, method minus baseline; over sites of the mean over their cases, as
+            in the column of averages (decision 24).
         n: number of pairs.
     """
 
@@ -119,7 +120,10 @@ def compare(
     if not keys:
         return None
     differences = np.array([method[key] - baseline[key] for key in keys])
-    gain = float(differences.mean())
+    by_site: dict[str, list[float]] = {}
+    for key, difference in zip(keys, differences, strict=True):
+        by_site.setdefault(key[0], []).append(float(difference))
+    gain = statistics.fmean(map(statistics.fmean, by_site.values()))
     if not differences.any():
         return Paired(1.0, gain, len(keys))
     p = float(stats.wilcoxon(differences, zero_method="wilcox").pvalue)

@@ -157,3 +157,16 @@ def test_spread_needs_two_repeats():
     mean, spread = mean_and_spread([0.2, 0.4, 0.9])
     assert mean == pytest.approx(0.5)
     assert spread == pytest.approx(np.std([0.2, 0.4, 0.9], ddof=1))
+
+
+def test_a_lower_average_over_sites_is_no_gain_whatever_the_pooled_cases_say() -> None:
+    """Decision 24: a large site that gains cannot put a dagger on a lower printed average."""
+    baseline = {("large", f"{k}"): 0.5 for k in range(40)} | {
+        ("small", f"{k}"): 0.5 for k in range(3)
+    }
+    method = {key: 0.51 + 0.0001 * int(key[1]) if key[0] == "large" else 0.3 for key in baseline}
+    found = compare(method, baseline)
+    assert found.p < 0.05
+    assert found.gain < 0
+    assert not found.dagger
+    assert compare(method, baseline, "large").dagger

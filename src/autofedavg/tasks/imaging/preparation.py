@@ -185,13 +185,15 @@ def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float, float, flo
 def moments(channel: np.ndarray) -> tuple[float, float]:
     """Mean and spread of what is brighter than the average: the body, not the air around it.
 
-    Where that would clip more than a small part of the image, it is no air but dark structures
-    on a bright ground, and the whole image counts.
+    Where much would be clipped that varies more than the body does, it is not air but dark
+    structures on a bright ground, and the whole image counts.
     """
-    for part in (channel[channel > channel.mean(dtype=np.float64)], written(channel)):
-        mean, spread = float(part.mean(dtype=np.float64)), float(part.std(dtype=np.float64))
-        if (np.abs(channel - np.float32(mean)) > CLIPPED * spread).mean() < 0.02:
-            break
+    bright = channel[channel > channel.mean(dtype=np.float64)]
+    mean, spread = float(bright.mean(dtype=np.float64)), float(bright.std(dtype=np.float64))
+    clipped = channel[channel < mean - CLIPPED * spread]
+    if clipped.size > 0.02 * channel.size and clipped.std(dtype=np.float64) > spread:
+        whole = written(channel)
+        return float(whole.mean(dtype=np.float64)), float(whole.std(dtype=np.float64))
     return mean, spread
 
 
