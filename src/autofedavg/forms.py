@@ -16,10 +16,13 @@ from torch import nn
 
 from autofedavg.errors import ConfigError
 
-# Modules of these files keep channels apart and hold no tensor; each is checked to hold none.
-_BETWEEN = {
-    f"torch.nn.modules.{kind}" for kind in ("activation", "pooling", "dropout", "flatten", "linear")
-}
+# They keep units apart, whatever their number.
+_BETWEEN = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
+    nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Identity, nn.Flatten,
+    nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d,
+)  # fmt: skip
 _REMEDY = "use a chain of Conv2d and Linear layers, such as vgg9, or another method"
 
 
@@ -125,7 +128,7 @@ def _unfit(module: nn.Module) -> str:
     if isinstance(module, nn.Flatten):
         whole = (module.start_dim, module.end_dim) == (1, -1)
         return "" if whole else "does not flatten whole channels"
-    known = type(module).__module__ in _BETWEEN and not list(module.parameters())
+    known = type(module) in _BETWEEN
     return "" if known else f"is a {type(module).__name__}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,12 @@ class Machine:
 
 
 def about_run(
-    machine: Machine, federation: Federation, seed: int, data: dict[str, Any], metric: str
+    machine: Machine,
+    federation: Federation,
+    seed: int,
+    data: dict[str, Any],
+    metric: str,
+    folds: Sequence[int] = (),
 ) -> dict[str, Any]:
     """environment.json: what a run ran on, and all that going on with it must keep."""
     hands = getattr(federation.fleet, "hands", machine)
@@ -53,6 +58,7 @@ def about_run(
         workers=hands.workers,
         data=data,
         metric=metric,
+        folds=list(folds),
     )
 
 

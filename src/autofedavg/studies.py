@@ -84,6 +84,8 @@ def run_study(
                 where=str(folder),
                 remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
             )
+    for _, config, _ in wanted:
+        config.task.check()
     _write_study(home, study)
     _run_all(wanted, machine, observer)
     return home
@@ -126,9 +128,14 @@ def resume(
     wanted = []
     for row in study["runs"]:
         config = parse_run(row["config"], str(path))
-        begun = Study("", "", row["seeds"], "", [config], row.get("folds", []))
+        folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
         wanted += [
-            (_folder(path, config.name, seed, fold), job, seed) for job, fold, seed in begun.jobs()
+            (
+                _folder(path, config.name, seed, fold),
+                config if fold is None else config.on_fold(fold, folds),
+                seed,
+            )
+            for fold, seed in row["jobs"]
         ]
     _run_all(wanted, machine, observer)
     return path
@@ -175,7 +182,8 @@ def _run_one(
     check_run(config.method, config.T, select, problem)
     with clients(problem, config.training, seeds, used, quorum) as federation:
         if not known:
-            about = about_run(used, federation, seed, config.task.describe(), problem.metric)
+            data = config.task.describe()
+            about = about_run(used, federation, seed, data, problem.metric, config.folds)
             RunFolder.create(path, config.to_toml(), about)
         folder = RunFolder(path)
         with folder.lock(), _log_to(path / "log.txt"):
@@ -224,15 +232,22 @@ def _write_study(home: Path, study: Study) -> None:
     rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
     for config in study.runs:
         given = config.values(given_only=True)
-        row = rows.setdefault(config.name, {"seeds": [], "folds": [], "config": given})
+        row = rows.setdefault(config.name, {"jobs": [], "config": given})
         if row["config"] != given:
             raise RunError(
                 f"row {config.name!r} is in this study folder with other settings",
                 where=str(home),
                 remedy="give the row another name, or write elsewhere with --out",
             )
-        row["seeds"] = sorted({*row["seeds"], *study.seeds})
-        row["folds"] = sorted({*row.get("folds", []), *study.folds})
+        jobs = [[fold, seed] for fold in study.folds or (None,) for seed in study.seeds]
+        if any((job[0] is None) != (jobs[0][0] is None) for job in row["jobs"]):
+            raise RunError(
+                f"row {config.name!r} is in this study folder "
+                + ("without folds" if study.folds else "with folds"),
+                where=str(home),
+                remedy="write elsewhere with --out: the two cannot be pooled",
+            )
+        row["jobs"] += [job for job in jobs if job not in row["jobs"]]
     content = {
         "name": study.name,
         "title": study.title,

@@ -26,6 +26,9 @@ class Task(Settings):
         """A copy with every setting worked out that was left to the data."""
         return self
 
+    def check(self) -> None:
+        """Refuses, before any work, what could not be run: a split that cannot be made, say."""
+
     def problem(self, progress: Progress | None = None) -> Problem:
         """Prepares the data (once; kept in a cache) and returns what is to be learned.
 

@@ -287,6 +287,8 @@ def test_the_committed_study_has_the_papers_settings_and_one_split() -> None:
         r.name for r in study.runs
     }
     assert {run.general.select for run in study.runs} == {"last"}
+    without = {run.name for run in study.runs if run.training.weight_decay == 0}
+    assert without == {"ensemble", "fedma"}  # as in FedMA's code
     assert {run.training.epochs for run in study.runs} == {20}
     assert {run.task for run in study.runs} == {Cifar10(holdout=0.1)}
     assert len(study.runs[0].task.site_names()) == 16

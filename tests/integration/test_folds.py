@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment.store import RunFolder
 from autofedavg.report.classes import classes_table
 from autofedavg.report.read import read_results
-from autofedavg.report.tables import scores_table
+from autofedavg.report.tables import scores_table, weights_table
 
 STUDY = """
 [study]
@@ -159,3 +160,78 @@ def test_one_fold_alone_cannot_be_mixed_with_another_split_of_it(home, tmp_path)
     path.write_text(json.dumps(about))
     with pytest.raises(RunError, match="the split of the data differs"):
         read_results([runs])
+
+
+def average(*paths) -> float:
+    return dict(scores_table(read_results(list(paths))).rows)["fedavg"][2].value
+
+
+def test_a_run_named_twice_counts_once(home) -> None:
+    study = home / "runs" / "study"
+    once = average(study)
+    assert average(study, study / "fedavg" / "fold-0") == once
+    assert average(*(study / "fedavg" / f"fold-{k}" for k in (0, 0, 1, 2)), study / "even") == once
+
+
+def test_incomplete_folds_are_not_counted_wherever_the_report_is_made(
+    home, tmp_path, monkeypatch
+) -> None:
+    shutil.copytree(home / "runs" / "study" / "fedavg", tmp_path / "alone")
+    shutil.rmtree(tmp_path / "alone" / "fold-2")
+    monkeypatch.chdir(tmp_path / "alone")
+    results = read_results([Path()])
+    assert dict(scores_table(results).rows)["fedavg"][2].value is None
+    assert weights_table(results) is None
+
+
+def test_a_run_without_folds_cannot_join_those_with(home, tmp_path, capsys) -> None:
+    plain = tmp_path / "study.toml"
+    plain.write_text(STUDY.replace("folds = [0, 1, 2]", ""))
+    for name in ("list.csv", *(f"{n}{end}.png" for n in range(12) for end in ("", "-label"))):
+        shutil.copy(home / name, tmp_path / name)
+    assert cli._main(["run", str(plain), "--only", "fedavg", "--out", str(tmp_path / "out")]) == 0
+    folded = ["run", str(plain), "--only", "fedavg", "--folds", "0,1,2"]
+    assert cli._main([*folded, "--out", str(tmp_path / "out")]) == 1
+    assert "is in this study folder without folds" in capsys.readouterr().err
+    with pytest.raises(RunError, match="it is no fold of a cross-validation"):
+        read_results([tmp_path / "out", home / "runs" / "study" / "fedavg"])
+
+
+def test_folds_of_two_lists_are_not_pooled(home, tmp_path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(home / "runs", runs)
+    for name in ("fedavg", "even"):
+        path = runs / "study" / name / "fold-1" / "seed-0" / "environment.json"
+        about = json.loads(path.read_text())
+        about["data"]["folds_sha256"] = "another list"
+        path.write_text(json.dumps(about))
+    with pytest.raises(RunError, match="the list of folds differs"):
+        read_results([runs])
+
+
+def test_a_case_that_is_tested_twice_is_told(home, tmp_path) -> None:
+    shutil.copytree(home / "runs", tmp_path / "runs")
+    scores = tmp_path / "runs" / "study" / "fedavg" / "fold-0" / "seed-0" / "scores.csv"
+    scores.write_text(scores.read_text() + scores.read_text().splitlines()[1] + "\n")
+    with pytest.raises(RunError, match="is tested twice by"):
+        scores_table(read_results([tmp_path / "runs"]))
+
+
+def test_resume_runs_what_was_asked_and_no_more(home, tmp_path) -> None:
+    where = ["--only", "fedavg", "--out", str(tmp_path)]
+    assert cli._main(["run", str(home / "study.toml"), *where, "--folds", "0,1"]) == 0
+    assert cli._main(["run", str(home / "study.toml"), *where, "--folds", "0", "--seeds", "1"]) == 0
+    assert cli._main(["resume", str(tmp_path / "study")]) == 0
+    found = sorted(p.parent.relative_to(tmp_path / "study") for p in tmp_path.rglob("config.toml"))
+    assert list(map(str, found)) == [
+        "fedavg/fold-0/seed-0", "fedavg/fold-0/seed-1", "fedavg/fold-1/seed-0",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_run_is_told_before_anything_is(home, tmp_path, capsys) -> None:
+    study = str(home / "study.toml")
+    assert cli._main(["run", study, "--folds", "0,7", "--out", str(tmp_path)]) == 3
+    assert "fold 7 is asked for" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("config.toml"))
+    with pytest.raises(ConfigError, match=r"task\.fold is set, and so are the folds"):
+        read_study(study, ["task.fold=1"])

@@ -210,3 +210,15 @@ def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("pathlib.Path.is_file", forbidden)
     with pytest.raises(DataError, match=r"cannot be looked into \(Permission denied\); allow"):
         find(tmp_path)
+
+
+def nested_key(depth: int, twice: bool) -> bytes:
+    """A dict whose key is tuples in tuples: its hash takes for ever, or all of the stack."""
+    grow = b"q\x00h\x00\x86" if twice else b"\x85"  # (t, t) by way of the memo, or (t,)
+    return b"\x80\x02}K\x01" + grow * depth + b"K\x02s."
+
+
+@pytest.mark.parametrize(("depth", "twice"), [(60, True), (1_000_000, False)])
+def test_keys_that_are_not_text_are_refused_at_once(depth, twice) -> None:
+    with pytest.raises(DataError, match="names that are not text"):
+        inert_pickle.load(nested_key(depth, twice))

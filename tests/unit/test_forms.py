@@ -77,7 +77,7 @@ frozen = nn.Linear(4, 4).requires_grad_(False)
         (nn.Sequential(nn.Conv2d(2, 4, 1, groups=2), nn.Conv2d(4, 2, 1)), "0 is a grouped conv"),
         (nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Linear(4, 2)), "1 is a PReLU"),
         (nn.Sequential(nn.Conv2d(1, 4, 1), nn.Linear(4, 2)), "1 does not take what 0 gives"),
-        (nn.Sequential(nn.Linear(4, 8), nn.GLU(), nn.Linear(4, 2)), "2 does not take what 0"),
+        (nn.Sequential(nn.Linear(4, 8), nn.GLU(), nn.Linear(4, 2)), "1 is a GLU"),
         (nn.Sequential(nn.Conv2d(1, 4, 1), nn.Flatten(2), nn.Linear(4, 2)), "1 does not flatten"),
         (nn.Sequential(nn.Linear(4, 2)), "it has fewer than two layers"),
         (nn.Sequential(tied, nn.ReLU(), tied), "it uses a layer twice"),

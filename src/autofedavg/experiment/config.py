@@ -52,7 +52,7 @@ class Study:
     def jobs(self) -> list[tuple[RunConfig, int | None, int]]:
         """(row, fold, seed) of every run; fold by fold, so that its data is read once."""
         return [
-            (run if fold is None else run.on_fold(fold), fold, seed)
+            (run if fold is None else run.on_fold(fold, self.folds), fold, seed)
             for fold in (self.folds or (None,))
             for run in self.runs
             for seed in self.seeds
@@ -128,6 +128,12 @@ def parse_study(
         raise ConfigError("seeds must be integers from 0, not []", where=f"{where}: study")
     tested = _numbers("fold", head.get("folds", []) if folds is None else folds, where)
     unfit = next((r for r in runs if tested and "fold" not in type(r.task).model_fields), None)
+    if tested and any("fold" in run.task.model_fields_set for run in runs):
+        raise ConfigError(
+            "task.fold is set, and so are the folds of the study",
+            where=f"{where}: study",
+            remedy="choose one with --folds, or take study.folds out",
+        )
     if unfit:
         raise ConfigError(
             f"folds are listed, and the task of row {unfit.name!r} has none",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from autofedavg.errors import ConfigError
@@ -42,6 +42,7 @@ class RunConfig:
         label: the row's name in tables.
         general: rounds and quorum.
         task, training, method: their settings.
+        folds: those of the cross-validation that this run is one of.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RunConfig:
     ) -> None:
         self.name, self.label, self.general = name, label, general
         self.task, self.training, self.method = task, training, method
+        self.folds: tuple[int, ...] = ()
         method.check(len(task.site_names()))
         if method.learns_on and not task.has(method.learns_on):
             raise ConfigError(
@@ -90,14 +92,17 @@ class RunConfig:
 
     def resolved(self, progress: Progress | None = None) -> RunConfig:
         """The row with what its task leaves to the data worked out."""
-        task = self.task.resolved(progress)
-        return RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+        return self._with(self.task.resolved(progress), self.folds)
 
-    def on_fold(self, fold: int) -> RunConfig:
-        """The row with another fold tested."""
+    def on_fold(self, fold: int, folds: Sequence[int]) -> RunConfig:
+        """The row with this fold tested, one of several."""
         given = self.task.model_dump(exclude_unset=True)
-        task = type(self.task).model_validate({**given, "fold": fold})
-        return RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+        return self._with(type(self.task).model_validate({**given, "fold": fold}), folds)
+
+    def _with(self, task: Task, folds: Sequence[int]) -> RunConfig:
+        made = RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+        made.folds = tuple(folds)
+        return made
 
     def values(self, *, given_only: bool = False) -> Values:
         """Every value, defaults written out; or only what the study itself gave."""

@@ -200,15 +200,16 @@ class RunFolder:
 
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
     """Run folders at or below the given paths, in order of their names."""
-    found = []
+    found: dict[Path, RunFolder] = {}
     for path in paths:
         if not path.exists():
             raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
         here = sorted(config.parent for config in path.rglob("config.toml"))
         if not here:
             raise RunError("no run in this folder", where=str(path))
-        found += [RunFolder(folder) for folder in here]
-    return found
+        for folder in here:  # a path may be named twice, or below another one
+            found.setdefault(folder.resolve(), RunFolder(folder))
+    return list(found.values())
 
 
 def read_json(path: Path) -> dict[str, Any]:

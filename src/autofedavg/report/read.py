@@ -52,6 +52,7 @@ class Row:
             mine = [repeat for repeat in self.finished if repeat.seed == seed]
             if {repeat.fold for repeat in mine} == set(self.folds):
                 found[seed] = [score for repeat in mine for score in repeat.scores]
+                _refuse_doubles(mine, found[seed])
         return found
 
     def summaries(self) -> list[Summary]:
@@ -83,11 +84,11 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
         RunError: a folder is damaged, or the runs do not belong into one table.
     """
     repeats = [_read(folder) for folder in find_runs(paths)]
+    folds = _folds(repeats)
     _refuse_mixture(repeats)
     study = _study_of(repeats[0].folder)
     order = [str(row["config"]["name"]) for row in study.get("runs", [])]
     names = sorted({r.config["name"] for r in repeats}, key=lambda n: _rank(n, order))
-    folds = _folds(repeats, study)
     rows = []
     for name in names:
         mine = sorted(
@@ -136,14 +137,15 @@ def _read(folder: RunFolder) -> Repeat:
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
     of_fold: dict[int | None, Repeat] = {}
     for other in repeats:
-        first = of_fold.setdefault(other.fold, other)
-        for what, mine in (_identity(other) | _everywhere(other)).items():
-            if mine != (_identity(first) | _everywhere(repeats[0]))[what]:
-                raise RunError(
-                    f"{what} differs from that of {first.folder}",
-                    where=str(other.folder),
-                    remedy="report them apart: their numbers cannot stand in one table",
-                )
+        same_fold = of_fold.setdefault(other.fold, other)
+        for first, identity in ((repeats[0], _everywhere), (same_fold, _identity)):
+            for what, mine in identity(other).items():
+                if mine != identity(first)[what]:
+                    raise RunError(
+                        f"{what} differs from that of {first.folder}",
+                        where=str(other.folder),
+                        remedy="report them apart: their numbers cannot stand in one table",
+                    )
 
 
 def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
@@ -178,6 +180,7 @@ def _everywhere(repeat: Repeat) -> dict[str, str]:
         "the task": repeat.config["task"]["name"],
         "the data": data["data"],
         "the content of the files": data.get("content_sha256", ""),
+        "the list of folds": data.get("folds_sha256", ""),
         "the metric": repeat.environment["metric"],
     }
 
@@ -188,10 +191,17 @@ def _fold(config: dict[str, Any]) -> int | None:
     return fold if fold >= 0 else None
 
 
-def _folds(repeats: Sequence[Repeat], study: dict[str, Any]) -> tuple[int | None, ...]:
-    """The folds a row needs for its numbers: the study's, and whatever else was run."""
-    asked = {fold for row in study.get("runs", []) for fold in row.get("folds", [])}
+def _folds(repeats: Sequence[Repeat]) -> tuple[int | None, ...]:
+    """The folds a row needs for its numbers: all that any run was one of."""
+    asked = {fold for repeat in repeats for fold in repeat.environment.get("folds") or []}
     found = {repeat.fold for repeat in repeats}
+    if None in found and len(found) > 1:
+        whole = next(repeat for repeat in repeats if repeat.fold is None)
+        raise RunError(
+            "it is no fold of a cross-validation, and other runs are",
+            where=str(whole.folder),
+            remedy="report them apart: their test cases cannot be pooled",
+        )
     return tuple(sorted(asked | found, key=lambda fold: -1 if fold is None else fold))
 
 
@@ -199,8 +209,24 @@ def _but_fold(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "task": {k: v for k, v in config["task"].items() if k != "fold"}}
 
 
+def _refuse_doubles(repeats: Sequence[Repeat], scores: Sequence[ScoreRow]) -> None:
+    """Every case is tested once by every model of a seed, over all folds."""
+    seen: set[tuple[str, ...]] = set()
+    for score in scores:
+        key = (score.model, score.site, score.split, score.case, score.metric)
+        if key in seen:
+            raise RunError(
+                f"case {score.case} of {score.site} is tested twice by {score.model}",
+                where=", ".join(str(repeat.folder) for repeat in repeats),
+                remedy="run the folds anew with one and the same data list",
+            )
+        seen.add(key)
+
+
 def _study_of(folder: Path) -> dict[str, Any]:
-    above = [parent / "study.json" for parent in folder.parents[1:3]]  # a fold has its own folder
+    above = [
+        parent / "study.json" for parent in folder.resolve().parents[1:3]
+    ]  # a fold has its own folder
     return next((read_json(path) for path in above if path.exists()), {})
 
 

@@ -59,7 +59,12 @@ def weights_table(results: Results) -> Table | None:
     """Each row's aggregation weights in the last round; layer-wise ones as their mean."""
     rows = []
     for row in results.rows:
-        lasts = [r.rounds[-1] for r in row.finished if r.rounds and r.rounds[-1]["alpha"]]
+        counted = row.whole()
+        lasts = [
+            repeat.rounds[-1]
+            for repeat in row.finished
+            if repeat.seed in counted and repeat.rounds and repeat.rounds[-1]["alpha"]
+        ]
         if lasts:
             per_run = [[_mean_over_layers(a) for a in last["alpha"]] for last in lasts]
             cells = [_cell([run[k] for run in per_run]) for k in range(len(per_run[0]))]
@@ -129,12 +134,10 @@ def _notes(results: Results) -> list[str]:
         notes.append(
             f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
         )
-    learned = sorted(
-        {str(r.config["method"]["learn_on"]) for row in results.rows for r in row.repeats
-         if "learn_on" in r.config["method"]}
-    )  # fmt: skip
-    if learned:
-        same = " (the split that also selects the models)" if "validation" in learned else ""
+    learning = [r for row in results.rows for r in row.repeats if "learn_on" in r.config["method"]]
+    if learning:
+        learned = sorted({str(r.config["method"]["learn_on"]) for r in learning})
+        same = " (the cases that also select the models)" if any(map(_selects, learning)) else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
     last = [row.label for row in results.rows if _tested_last(row)]
     if last:
@@ -166,6 +169,13 @@ def _named(row: Row, repeat: Repeat) -> str:
 
 def _tested_last(row: Row) -> bool:
     return any(repeat.config.get("select") == "last" for repeat in row.repeats)
+
+
+def _selects(repeat: Repeat) -> bool:
+    """Whether the cases that the weights are learned on also choose the tested model."""
+    held = repeat.environment.get("data", {}).get("validation_is", "validation")
+    learned = repeat.config["method"]["learn_on"]
+    return repeat.config.get("select", "best") == "best" and learned in ("validation", held)
 
 
 def _moved(repeat: Repeat) -> bool:

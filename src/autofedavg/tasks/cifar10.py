@@ -190,6 +190,7 @@ class Cifar10(Task):
                 site: len(np.union1d(parts["train"], parts["holdout"])) + len(parts["test"])
                 for site, parts in split.items()
             },
+            "validation_is": "holdout",
             "split_sha256": hashlib.sha256(identity.encode()).hexdigest(),
         }
 

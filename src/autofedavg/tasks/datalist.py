@@ -159,6 +159,16 @@ class Datalist(ImageTask):
         """Site -> case -> split."""
         return splits_of(self.listing, self.fold, self.shares, self.split_seed, self.holdout)
 
+    def check(self) -> None:
+        for site, cases in self.splits.items():
+            for split in SPLITS[:3]:
+                if split not in cases.values():
+                    raise DataError(
+                        f"it has no {split} case" + (f" in fold {self.fold}" * (self.fold >= 0)),
+                        where=f"site {site}",
+                        remedy="give every site a case of each split in every fold",
+                    )
+
     def site_names(self) -> list[str]:
         return [*self.listing.sites()]
 
@@ -254,7 +264,14 @@ class Datalist(ImageTask):
             "data": f"data list {self.listing.path.name}",
             "cases": self._counted(),
             "split_sha256": split_digest(self.splits),
+            "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",
             "content_sha256": task._store().content(task.cases()),
+        }
+
+    def _folds(self) -> dict[str, dict[str, str]]:
+        return {
+            site: {entry.case: str(entry.fold) for entry in entries}
+            for site, entries in self.listing.sites().items()
         }
 
     def _store(self) -> Store:

@@ -11,7 +11,8 @@ import io
 import math
 import pickle
 import pickletools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ PLAIN = {
     "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT",
     "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
+MOST = 2**40  # no axis is longer
 MEMO = 1_000_000  # a file asks for room with its largest memo number
 
 
@@ -60,11 +62,35 @@ KNOWN = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """Python's own, not the one in C: of that, no instruction can be replaced."""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
             raise DataError(f"it asks for {module}.{name}, which data does not need")
         return KNOWN[module, name]
+
+    def put_items(self) -> None:
+        self._put(self.pop_mark())
+
+    def put_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._put([key, value])
+
+    def _put(self, items: list[Any]) -> None:
+        # The hash of a tuple of tuples of tuples can take for ever, or more stack than there is.
+        if not isinstance(self.stack[-1], dict) or any(
+            type(key) not in (bytes, str) for key in items[::2]
+        ):
+            raise DataError("its values have names that are not text")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    dispatch[pickle.SETITEM[0]] = put_item
+    dispatch[pickle.SETITEMS[0]] = put_items
 
 
 def load(content: bytes) -> Any:
@@ -99,10 +125,12 @@ def array_of_bytes(value: Any, columns: int) -> np.ndarray:
         raise DataError("there is no array in it")
     _, shape, kind, fortran, raw = state
     unsigned = isinstance(kind, _Kind) and kind.arguments[:1] in ((b"u1",), ("u1",), ("|u1",))
-    whole = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+    whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < MOST for n in shape)
     if not (unsigned and whole and fortran is False and isinstance(raw, bytes)):
         raise DataError("its array is not one of unsigned bytes, row by row")
-    if len(shape) != 2 or shape[1] != columns or len(raw) != math.prod(shape):
+    if len(shape) != 2:
+        raise DataError(f"its array has {len(shape)} axes, expected 2")
+    if shape[1] != columns or len(raw) != math.prod(shape):
         raise DataError(
             f"its array has the shape {shape} and {len(raw)} bytes, expected (N, {columns})"
         )
