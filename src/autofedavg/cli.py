@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import click
 import typer
 
-from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, did_you_mean
+from autofedavg.errors import AutoFedAvgError, ConfigError, did_you_mean
 
 INTERRUPTED = 130
 
@@ -47,8 +47,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from autofedavg import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+]
+
+
 @app.callback()
-def _common(debug: Debug = False) -> None:
+def _common(debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001
     click.get_current_context().ensure_object(dict)["debug"] = debug
 
 
@@ -172,6 +186,7 @@ def data(
 ) -> None:
     """Say what to download and where to put it; verify it; prepare it. Or inspect your own."""
     from autofedavg.experiment.data import read_task
+    from autofedavg.looking import inspect_list, verify_task
 
     looking = what == "inspect"
     if (out or study) and not looking:
@@ -180,9 +195,9 @@ def data(
         raise ConfigError("it exists already", where=str(study), remedy="name another file")
     task = read_task("datalist" if looking else what, listing, root, sets or [])
     if looking:
-        _inspect(task, listing, out, study, as_json)
+        inspect_list(task, out, study, as_json, typer.echo, _watched)
     else:
-        _verify(task, prepare, as_json)
+        verify_task(task, prepare, as_json, typer.echo, _watched)
 
 
 @app.command("list")
@@ -200,46 +215,6 @@ def list_(
         raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, known))
     names = list(known[what])
     typer.echo(json.dumps(names) if as_json else "\n".join(names))
-
-
-def _verify(task: Any, prepare: bool, as_json: bool) -> None:
-    said: dict[str, Any] = {"task": task.name, "about": task.about(), "found": []}
-    say: Callable[[str], None] = (lambda _: None) if as_json else typer.echo
-    say(f"{said['about']}\n")
-    try:
-        said["found"] = _watched(task.verify)
-        say("\n".join(said["found"]))
-        if prepare:
-            _watched(task.prepare)
-            say("every case is prepared")
-    except DataError as error:
-        if as_json:
-            typer.echo(json.dumps({**said, "prepared": False, "error": str(error)}, indent=1))
-        raise
-    if as_json:
-        typer.echo(json.dumps({**said, "prepared": prepare, "error": None}, indent=1))
-
-
-def _inspect(
-    task: Any, listing: Path | None, out: Path | None, study: Path | None, as_json: bool
-) -> None:
-    from autofedavg.experiment.store import disk_errors
-    from autofedavg.tasks.inspection.look import inspect, starting_study
-
-    seen: Any = _watched(lambda progress: inspect(task, progress))
-    typer.echo(json.dumps(seen.as_json(), indent=1) if as_json else seen.text())
-    if out:
-        with disk_errors(out):
-            for path in seen.write(out):
-                typer.echo(f"written: {path}", err=True)
-    if study and listing:
-        with disk_errors(study):
-            study.parent.mkdir(parents=True, exist_ok=True)
-            made = starting_study(
-                listing, task.root, allow_outside=task.allow_outside, folder=study.parent
-            )
-            study.write_text(made, encoding="utf-8")
-        typer.echo(f"written: {study}", err=True)
 
 
 def _watched(work: Callable[[Any], Any]) -> Any:

@@ -28,7 +28,8 @@ class AutoFedAvgError(Exception):
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what, self.where, self.remedy = what, where, remedy
         text = f"{where}: {what}" if where else what
-        super().__init__(f"{text}; {remedy}" if remedy else text)
+        apart = "\n" if "\n" in what else "; "
+        super().__init__(f"{text}{apart}{remedy}" if remedy else text)
 
 
 class ConfigError(AutoFedAvgError):

@@ -32,8 +32,13 @@ class Bars(Observer):
 
     def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
         self._progress.update(self._study, completed=index - 1, total=total, visible=total > 1)
+        fold = f", fold {getattr(run.task, 'fold', 0)}" if run.folds else ""
         self._progress.reset(
-            self._run, description=f"{run.label}, seed {seed}", total=run.T, visible=True, note=""
+            self._run,
+            description=f"{run.label}{fold}, seed {seed}",
+            total=run.T,
+            visible=True,
+            note="",
         )
 
     def round(self, seen: Seen) -> None:
@@ -45,6 +50,8 @@ class Bars(Observer):
 
 def describe(seen: Seen) -> str:
     """Score and weights of a round in one line."""
+    if seen.tested:
+        return f"testing models {seen.tested[0]}/{seen.tested[1]}"
     parts = [] if seen.validation is None else [f"validation {100 * seen.validation:.1f}"]
     if seen.alpha:
         weights = zip(seen.sites, seen.alpha, strict=True)

@@ -316,3 +316,9 @@ def test_bars_on_a_terminal_show_rounds_score_and_alpha(study_folder, tmp_path) 
     assert "validation" in text
     assert "alpha I 0." in text
     assert "/6" in text
+
+
+def test_the_version_is_told(say) -> None:
+    from autofedavg import __version__
+
+    assert say("--version")[:2] == (0, f"{__version__}\n")

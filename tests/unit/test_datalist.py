@@ -129,7 +129,9 @@ def test_where_and_memory(own, tmp_path) -> None:
 def test_labels_that_are_images_are_told(own, tmp_path) -> None:
     deep = np.arange(360, dtype=np.uint16).reshape(18, 20)
     Image.fromarray(deep).save(tmp_path / "a0l.png")
-    with pytest.raises(DataError, match="the labels hold 359 different values; look whether"):
+    with pytest.raises(
+        DataError, match=r"359 different values, most in a/a0 \(360\).*look"
+    ):
         own().resolved()
     for site in "ab":
         for number in range(8):
@@ -151,8 +153,28 @@ def test_batches_balance_the_classes_and_depend_on_their_address_alone(own) -> N
 
 def test_a_study_without_a_list_is_told() -> None:
     row = {"name": "r", "method": {"name": "fedavg"}, "task": {"name": "datalist"}}
-    with pytest.raises(DataError, match=r"task\.datalist: no data list is named; set it to"):
+    with pytest.raises(ConfigError, match=r"task\.datalist: no data list is named; set it to"):
         parse_study({"run": [row]}, "study.toml")
     row["task"] = {"name": ["datalist"]}
     with pytest.raises(ConfigError):
         parse_study({"run": [row]}, "study.toml")
+
+
+def test_sites_without_a_value_in_common_are_told(own, tmp_path) -> None:
+    for number in range(8):
+        path = tmp_path / f"b{number}l.png"
+        Image.fromarray(np.where(np.array(Image.open(path)) > 0, 255, 0).astype(np.uint8)).save(
+            path
+        )
+    with pytest.raises(DataError, match=r"those of b 255: no value in common.*say what they mean"):
+        own().resolved()
+
+
+def test_check_tells_what_a_run_would_refuse(own) -> None:
+    own().check()
+    with pytest.raises(DataError, match=r"a/a0: its label holds [0-9]"):
+        own(classes={"other": (77,)}).check()
+    with pytest.raises(DataError, match="cases have no fold"):
+        own(fold=0).check()
+    with pytest.raises(ValueError, match="spacing must have sizes above 0"):
+        own(pipeline={"spacing": (0.0, 1.0, 1.0)})

@@ -175,7 +175,7 @@ def test_folds_test_every_patient_exactly_once(tmp_path) -> None:
             assert (split == "validation") == (following[entry.site][entry.case] == "test")
     assert sorted(tested) == sorted((e.site, e.case) for e in entries)
     assert not [*tmp_path.iterdir()]
-    with pytest.raises(DataError, match="fold 5 is asked for, and the list has 5"):
+    with pytest.raises(DataError, match="fold 5 is asked for, and the list's folds are 0 to 4"):
         drawn(listed, fold=5)
     with pytest.raises(DataError, match=r"5 cases have no fold, e\.g\. a/c0"):
         drawn(listing(tmp_path, {"a": range(5)}), fold=0)

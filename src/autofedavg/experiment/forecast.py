@@ -15,6 +15,8 @@ def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
 
     Data is read only where a setting was left to it.
     """
+    for run, _, _ in study.jobs():
+        run.task.check()
     return {
         "study": study.name,
         "title": study.title,

@@ -46,6 +46,7 @@ class Seen:
     validation: float | None
     alpha: list[Any] | None
     sites: tuple[str, ...]
+    tested: tuple[int, int] | None = None  # models tested so far, and in all: after the last round
 
 
 Watcher = Callable[[Seen], None]
@@ -144,7 +145,7 @@ def run(
             for state in method.rounds(federation, layout, T, start):
                 _record(desk, state, best, watch)
             federation.training_over = True
-            _test(desk, best)
+            _test(desk, best, watch)
             folder.set_status("finished")
     except KeyboardInterrupt:
         folder.set_status("interrupted")
@@ -224,15 +225,22 @@ def _keep_last(desk: Desk, state: Round) -> None:
             save_model(desk.folder, name, state.w_k[site], desk.layout, facts)
 
 
-def _test(desk: Desk, best: Best) -> None:
+def _test(desk: Desk, best: Best, watch: Watcher | None) -> None:
     """Scores the selected models, and the last global one, on every site's test cases."""
     folder, layout = desk.folder, desk.layout
     kind = KINDS[desk.select]
     names = {"global": f"{kind}-global"}
     names |= {f"local-{site}": local_name(kind, site) for site in desk.federation.names}
     rows: list[ScoreRow] = []
+    done = 0
 
     def score(name: str, w: Model | Bank) -> None:
+        nonlocal done
+        log.info("testing %s", name)
+        if watch:
+            seen = (done, len(names))
+            watch(Seen(desk.T, desk.T, None, None, desk.federation.names, seen))
+        done += 1
         found = desk.federation.evaluate(w, "test").rows
         rows.extend(ScoreRow(name, row.site, "test", *row[1:]) for row in found)
 

@@ -128,7 +128,8 @@ def _notes(results: Results) -> list[str]:
     notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
     folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
     if folds:
-        notes.append(f"Every repeat pools the test cases of the folds {', '.join(folds)}.")
+        which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
+        notes.append(f"Every repeat pools the test cases of {which}.")
     baseline = results.row(results.baseline)
     if baseline:
         notes.append(

@@ -12,7 +12,7 @@ from pydantic import model_validator
 from torch import nn
 
 from autofedavg.client import LocalData, Problem
-from autofedavg.errors import DataError
+from autofedavg.errors import ConfigError, DataError
 from autofedavg.settings import setting
 from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared
@@ -20,6 +20,7 @@ from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.task import ImageTask
+from autofedavg.tasks.lists.classes import found_classes, refuse_strangers
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
 from autofedavg.tasks.lists.listing import Listing, read_listing
@@ -82,9 +83,13 @@ class Datalist(ImageTask):
             raise ValueError(f"1 to {MOST_CLASSES} classes, each with a value, can be learned")
         return self
 
+    @property
+    def _settled(self) -> bool:
+        return bool(self.pipeline.settled() and self.classes and self.image_channels)
+
     def resolved(self, progress: Progress | None = None) -> Self:
         """A copy with every setting that was left to the data worked out."""
-        if self.pipeline.settled() and self.classes and self.image_channels:
+        if self._settled:
             return self
         seen = self.fingerprint(progress)
         found: dict[str, Any] = {"pipeline": self.pipeline.settle(self._training(seen))}
@@ -92,14 +97,7 @@ class Datalist(ImageTask):
             found["image_channels"] = seen.channels
         if not self.classes:
             named = dict(self.listing.classes)
-            found["classes"] = named or {str(value): (value,) for value in seen.values()}
-            if not 0 < len(found["classes"]) <= MOST_CLASSES:
-                many = f"the labels hold {len(found['classes'])} different values"
-                raise DataError(
-                    many if found["classes"] else "every label is empty",
-                    where=str(self.listing.path),
-                    remedy="look whether the files are labels, or set task.classes",
-                )
+            found["classes"] = named or found_classes(self.listing, seen)
         copy = self.model_copy(update=found)
         copy.__pydantic_fields_set__.difference_update(set(found) - {"pipeline"})
         copy.pipeline.pipeline()
@@ -135,7 +133,7 @@ class Datalist(ImageTask):
     def listing(self) -> Listing:
         """The list itself."""
         if not self.datalist:
-            raise DataError(
+            raise ConfigError(
                 "no data list is named",
                 where="task.datalist",
                 remedy="set it to a .csv or .json file",
@@ -160,6 +158,9 @@ class Datalist(ImageTask):
         return splits_of(self.listing, self.fold, self.shares, self.split_seed, self.holdout)
 
     def check(self) -> None:
+        if not self._settled:  # the cases have been measured
+            seen, classes = self.fingerprint(), self.resolved().classes
+            refuse_strangers(self.listing, seen, classes, self.image_channels)
         for site, cases in self.splits.items():
             for split in SPLITS[:3]:
                 if split not in cases.values():

@@ -10,6 +10,14 @@ from pathlib import Path
 from autofedavg.errors import DataError
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder, as far as one may look."""
+    try:
+        return path.is_dir()
+    except PermissionError:
+        return False
+
+
 def data_home(name: str = "") -> Path:
     """Where public data is looked for: AUTOFEDAVG_DATA, or the folder `data`, and `name` in it."""
     return Path(os.environ.get("AUTOFEDAVG_DATA") or "data") / name

@@ -32,7 +32,7 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
-from autofedavg.tasks.places import cache_home
+from autofedavg.tasks.places import cache_home, is_folder
 
 VERSION = 1  # part of the cache's name: raise it whenever the same seed gives other volumes
 
@@ -178,7 +178,7 @@ class Synthetic(Task):
 
     def where(self) -> str:
         folder = self.folder()
-        return f"in {folder}" if folder.is_dir() else f"will be generated in {folder}"
+        return f"in {folder}" if is_folder(folder) else f"will be generated in {folder}"
 
     def folder(self) -> Path:
         """The folder of these volumes; its name stands for all that they depend on."""
@@ -190,7 +190,7 @@ class Synthetic(Task):
     def _generate(self, progress: Progress | None) -> Path:
         """The folder with the volumes; made once, complete or not at all."""
         folder = self.folder()
-        if folder.is_dir():
+        if is_folder(folder):
             return folder
         making = folder.with_name(f"{folder.name}-{os.getpid()}-{threading.get_ident()}")
         try:
@@ -198,7 +198,7 @@ class Synthetic(Task):
             self._write_all(making, progress)
             making.rename(folder)
         except OSError as error:
-            if not folder.is_dir():  # not just another process that was faster
+            if not is_folder(folder):  # not just another process that was faster
                 raise DataError(
                     f"the volumes cannot be written: {error.strerror}",
                     where=str(folder.parent),

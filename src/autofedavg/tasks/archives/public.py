@@ -173,7 +173,7 @@ class PublicTask(ImageTask):
                 f"  licence  {source.licence}",
                 *(f"  cite     {text}" for text in source.cite),
                 f"  put      unpack below {place}",
-                f"           {source.image.format('XXXX')} and {source.label.format('XXXX')}"
+                f"           {source.image.format('...')} and {source.label.format('...')}"
                 " are found there in any subfolder",
             ]
         return "\n".join(lines)

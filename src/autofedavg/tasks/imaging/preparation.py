@@ -143,6 +143,13 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
         values, small, after = _regrid(values, label, after, how)
     if how.crop:
         values, small, after = _cropped(values, small, after, how)
+    if any(now < 3 <= 8 <= was for now, was in zip(sorted(small.shape), sorted(label.shape),
+           strict=True)):  # fmt: skip
+        raise DataError(
+            f"its grid of {_grid(label.shape)} becomes {_grid(small.shape)}",
+            where=str(case.image[0]),
+            remedy="use a smaller task.pipeline.spacing",
+        )
     if any(channel.min() == channel.max() for channel in values):
         raise DataError(
             "it has one and the same value everywhere once it is resampled and cropped",

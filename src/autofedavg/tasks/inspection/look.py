@@ -175,6 +175,7 @@ def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
     Raises:
         DataError: the list or its files cannot be used; everything wrong is told.
     """
+    task = _first_fold(task)
     seen = task.fingerprint(progress)
     settled = task.resolved(progress)
     how = settled.pipeline.pipeline()
@@ -202,6 +203,13 @@ def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
         wrong + oddities(cases, sites),
         _worked_out(settled),
     )
+
+
+def _first_fold(task: Datalist) -> Datalist:
+    """A list in folds is shown with the splits of its first one: none are to be drawn."""
+    folds = {entry.fold for entry in task.listing.entries}
+    crossed = task.fold < 0 and None not in folds and len(folds) > 2
+    return task.model_copy(update={"fold": 0}) if crossed else task
 
 
 def _worked_out(task: Datalist) -> list[tuple[str, Any, str, str]]:

@@ -68,6 +68,8 @@ class OpenPipeline(Steps):
 
     @model_validator(mode="after")
     def _fits_together(self) -> OpenPipeline:
+        if isinstance(self.spacing, tuple) and min(self.spacing, default=0) <= 0:
+            raise ValueError("spacing must have sizes above 0, or be 'keep' or 'auto'")
         if self.settled():
             try:
                 self.pipeline()

@@ -67,9 +67,10 @@ def _by_fold(listing: Listing, fold: int) -> Split:
     count = max(entry.fold or 0 for entry in listing.entries) + 1
     if count < 3 or fold >= count:
         raise DataError(
-            f"fold {fold} is asked for, and the list has {count}",
+            f"fold {fold} is asked for, and the list's folds are 0 to {count - 1}",
             where=str(listing.path),
-            remedy="use at least three folds: one tests, one validates, the others train",
+            remedy="ask for one of them; there must be three or more: one tests, one validates, "
+            "the others train",
         )
     role = {fold: "test", (fold + 1) % count: "validation"}
     return {
