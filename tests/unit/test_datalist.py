@@ -129,9 +129,7 @@ def test_where_and_memory(own, tmp_path) -> None:
 def test_labels_that_are_images_are_told(own, tmp_path) -> None:
     deep = np.arange(360, dtype=np.uint16).reshape(18, 20)
     Image.fromarray(deep).save(tmp_path / "a0l.png")
-    with pytest.raises(
-        DataError, match=r"359 different values, most in a/a0 \(360\).*look"
-    ):
+    with pytest.raises(DataError, match=r"359 different values, most in a/a0 \(360\).*look"):
         own().resolved()
     for site in "ab":
         for number in range(8):
