@@ -222,7 +222,7 @@ def _watched(work: Callable[[Any], Any]) -> Any:
     from autofedavg.progress import watching
 
     with watching() as observer:
-        return work(observer.preparing if observer else None)
+        return work(observer.preparing)
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""Bars on a terminal: rounds, time left, the current score and alpha. Silent elsewhere."""
+"""Bars on a terminal: rounds, time left, the current score and alpha. Elsewhere, lines."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen
 from autofedavg.studies import Observer
+
+EVERY = 60.0  # seconds between two lines in a log
 
 
 class Bars(Observer):
@@ -63,12 +66,33 @@ def _mean(alpha: Any) -> float:
     return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)
 
 
+class Lines(Observer):
+    """A line now and then, for logs: nothing short is worth one."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._said, self._what = console, time.monotonic(), ""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        self._say(f"{what}: {done} of {total}")
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
+        self._what = f"run {index} of {total}, {run.name}, seed {seed}"
+
+    def round(self, seen: Seen) -> None:
+        self._say(f"{self._what}: round {seen.t} of {seen.T}  {describe(seen)}")
+
+    def _say(self, text: str) -> None:
+        if time.monotonic() - self._said >= EVERY:
+            self._said = time.monotonic()
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 @contextmanager
-def watching() -> Iterator[Bars | None]:
-    """Bars on stderr when it is a terminal, else nothing."""
+def watching() -> Iterator[Observer]:
+    """Bars on stderr when it is a terminal, else a line a minute."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield Lines(console)
         return
     columns = (
         TextColumn("{task.description}"),

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,8 @@ def start():
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "COVERAGE_PROCESS_START": ""},
+            # A shell that puts the tests into the background has Ctrl-C ignored, by children too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         running.append(process)
         return process

@@ -322,3 +322,23 @@ def test_the_version_is_told(say) -> None:
     from autofedavg import __version__
 
     assert say("--version")[:2] == (0, f"{__version__}\n")
+
+
+def test_a_log_gets_a_line_now_and_then(tiny, tmp_path, say, monkeypatch) -> None:
+    from autofedavg import progress
+
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    code, _, err = say("run", tiny, "--only", "fedavg", "--set", "rounds=2", "--out", tmp_path)
+    assert code == 0
+    assert "preparing cases: 1 of " in err
+    assert "run 1 of 1, fedavg, seed 0: round 2 of 2  validation " in err
+    assert "\x1b" not in err
+
+
+def test_a_setting_with_alternatives_is_told_once(say, tiny) -> None:
+    code, _, err = say(
+        "check", tiny, "--set", "task.pipeline.spacing=wide", "--set", "task.pipeline.roi=16"
+    )  # fmt: skip
+    assert code == 2
+    assert err.count("task.pipeline.spacing") == 1
+    assert "task.pipeline.roi: input should be a valid array (given: 16)" in err

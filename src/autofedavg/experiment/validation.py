@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,10 +33,30 @@ def validate(kind: Any, content: Values, place: str, part: str) -> Any:
         # JSON mode: TOML's arrays may fill tuples, and nothing else is coerced.
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        told = [_explain(kind, item, part, content) for item in error.errors()]
+        told = [_explain(kind, item, part, content) for item in _merged(kind, error.errors())]
     except (TypeError, ValueError) as error:
         told = [f"{part or 'a value'} cannot be used: {error}"]
     raise ConfigError("; ".join(told), where=place)
+
+
+def _merged(kind: Any, items: Sequence[Any]) -> list[Any]:
+    """One mistake per setting, where pydantic tells one per alternative that it could have been."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for item in items:
+        owner, place = kind, []
+        for step in item["loc"]:
+            fields = getattr(owner, "model_fields", {})
+            if item["type"] != "extra_forbidden" and step not in fields:
+                break
+            place.append(step)
+            owner = fields[step].annotation if step in fields else None
+        known = found.get(tuple(place))
+        if known is None or len(place) == len(item["loc"]):
+            found[tuple(place)] = {**item, "loc": tuple(place)}
+        elif item["msg"] not in known["msg"]:
+            also = item["msg"].removeprefix("Input should be ")
+            known["msg"] = f"{known['msg']}, or {also}"
+    return list(found.values())
 
 
 def _explain(kind: Any, item: Any, part: str, content: Values) -> str:
