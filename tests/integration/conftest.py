@@ -7,6 +7,20 @@ from pathlib import Path
 import pytest
 from tests_tiny import TINY
 
+from autofedavg import cli
+
+
+@pytest.fixture
+def say(capsys):
+    """Runs a verb in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = cli._main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:

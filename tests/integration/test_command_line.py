@@ -13,18 +13,6 @@ from autofedavg.evaluation import summarise
 from autofedavg.experiment.store import RunFolder
 
 
-@pytest.fixture
-def say(capsys):
-    """Runs a verb in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli._main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def study_folder(tmp_path_factory) -> Path:
     """The tiny study, run once with two seeds through the command."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg import cli
 from autofedavg.experiment.store import RunFolder
 from autofedavg.tasks.covid import CHALLENGE, Covid
 from autofedavg.tasks.pancreas import Pancreas
@@ -19,16 +18,6 @@ SMALL = [
     "--set", "task.pipeline.channels=[4,8]", "--set", "task.pipeline.overlap=0.25",
     "--set", "training.iterations=2", "--set", "training.batch_size=2",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def say(capsys):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli._main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture(autouse=True)
