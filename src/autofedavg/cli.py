@@ -62,7 +62,7 @@ Version = Annotated[
 
 
 @app.callback()
-def _common(debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001
+def _common(debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001 - told by its callback
     click.get_current_context().ensure_object(dict)["debug"] = debug
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autofedavg.errors import DataError
-from autofedavg.experiment.store import disk_errors
 from autofedavg.task import Progress, Task
 
 Watched = Callable[[Callable[[Progress | None], Any]], Any]
@@ -60,15 +59,20 @@ def inspect_list(
     say(json.dumps(seen.as_json(), indent=1) if as_json else seen.text())
     written = [drawn] if drawn.exists() and not known else []
     if out:
-        with disk_errors(out):
-            written += seen.write(out)
+        written += seen.write(out)
     if study:
         made = starting_study(
             Path(task.datalist), task.root, allow_outside=task.allow_outside, folder=study.parent
         )
-        with disk_errors(study):
+        try:
             study.parent.mkdir(parents=True, exist_ok=True)
             study.write_text(made, encoding="utf-8")
+        except OSError as error:
+            raise DataError(
+                f"the study cannot be written: {error.strerror}",
+                where=str(study),
+                remedy="name a file in a folder that can be written",
+            ) from error
         written.append(study)
     for path in written:
         say(f"written: {path}", err=True)

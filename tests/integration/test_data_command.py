@@ -77,3 +77,10 @@ def test_a_list_is_verified_and_every_missing_file_is_told(listing, capsys) -> N
     assert "2 files are missing" in err
     assert "3.png" in err
     assert "7 label.png" in err
+
+
+def test_a_study_that_cannot_be_written_is_told(listing, tmp_path, capsys) -> None:
+    (tmp_path / "file").touch()
+    study = tmp_path / "file" / "first.toml"
+    assert cli._main(["data", "inspect", str(listing), "--study", str(study)]) == 3
+    assert "the study cannot be written: Not a directory; name a file" in capsys.readouterr().err

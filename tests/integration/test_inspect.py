@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from autofedavg.tasks.datalist import Datalist
-from autofedavg.tasks.inspection.look import inspect, starting_study
+from autofedavg.tasks.inspection.look import inspect
+from autofedavg.tasks.lists.starting import starting_study
 from autofedavg.tasks.places import data_home
 from volumes import save_nifti
 

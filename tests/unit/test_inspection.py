@@ -21,10 +21,11 @@ from autofedavg.tasks.datalist import Datalist
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.inspection.comparison import HIGH, LOW, histogram, normalised
-from autofedavg.tasks.inspection.look import inspect, starting_study
+from autofedavg.tasks.inspection.look import inspect
 from autofedavg.tasks.inspection.pictures import COLOURS, View, draw, view
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
+from autofedavg.tasks.lists.starting import starting_study
 from volumes import save_nifti
 
 SPACING = (0.5, 0.5, 3.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofedavg.errors import DataError
+from autofedavg.tasks.imaging.dicom import files_of
 from autofedavg.tasks.imaging.files import DICOM
 from autofedavg.tasks.imaging.preparation import Classes
 
@@ -100,6 +101,8 @@ def grid_of(path: Path) -> tuple[int, ...]:
     """
     try:
         return _series_grid(path) if path.is_dir() else _nifti_grid(path)
+    except DataError:
+        raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise DataError(
@@ -118,17 +121,8 @@ def _nifti_grid(path: Path) -> tuple[int, ...]:
 def _series_grid(path: Path) -> tuple[int, ...]:
     import SimpleITK
 
-    reader = SimpleITK.ImageSeriesReader
-    files = [*_below(path)]
-    series = [
-        reader.GetGDCMSeriesFileNames(str(folder), uid)
-        for folder in sorted({file.parent for file in files})
-        for uid in reader.GetGDCMSeriesIDs(str(folder))
-    ]
-    if len(series) != 1:
-        raise ValueError(f"there are {len(series)} DICOM series in it")
-    (names,) = series
-    damaged = [f.name for f in files if f.suffix.lower() in DICOM and str(f) not in names]
+    names = files_of(path)
+    damaged = [f.name for f in _below(path) if f.suffix.lower() in DICOM and str(f) not in names]
     if damaged:  # the reader passes over them without a word
         raise ValueError(f"not readable as DICOM: {', '.join(damaged)}")
     first = SimpleITK.ImageFileReader()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ def read_series(path: Path) -> Scan:
     """
     import SimpleITK
 
+    names = files_of(path)
     with _quiet():
-        names = _files_of(path)
         reader = SimpleITK.ImageSeriesReader()
         reader.SetFileNames(names)
         reader.MetaDataDictionaryArrayUpdateOn()
@@ -50,19 +51,25 @@ def _quiet() -> Iterator[None]:
             SimpleITK.ProcessObject.SetGlobalWarningDisplay(before)
 
 
-def _files_of(path: Path) -> Sequence[str]:
+def files_of(path: Path) -> Sequence[str]:
+    """The files of the one series of a folder, or of the series of a file, in order.
+
+    Raises:
+        DataError: there is no series, or more than one.
+    """
     import SimpleITK
 
     folders = {path.parent}
     if path.is_dir():
         folders = {f.parent for f in path.rglob("*") if f.is_file() and f.name[:1] != "."}
-    series = [
-        names
-        for folder in sorted(folders)
-        for uid in SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
-        for names in [SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), uid)]
-        if path.is_dir() or str(path) in names
-    ]
+    with _quiet():
+        series = [
+            names
+            for folder in sorted(folders)
+            for uid in SimpleITK.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
+            for names in [SimpleITK.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), uid)]
+            if path.is_dir() or str(path) in names
+        ]
     if not series:
         raise DataError(
             "there is no DICOM series",
@@ -80,15 +87,15 @@ def _files_of(path: Path) -> Sequence[str]:
     return names
 
 
-def _position(reader: object, number: int) -> np.ndarray | None:
-    if not reader.HasMetaDataKey(number, KEY):  # type: ignore[attr-defined]
+def _position(reader: Any, number: int) -> np.ndarray | None:
+    if not reader.HasMetaDataKey(number, KEY):
         return None
-    text = reader.GetMetaData(number, KEY)  # type: ignore[attr-defined]
+    text = reader.GetMetaData(number, KEY)
     return np.array([float(part) for part in text.split("\\")])
 
 
-def _check_slices(path: Path, positions: Sequence[np.ndarray], image: object) -> None:
-    if len(positions) < image.GetSize()[2]:  # type: ignore[attr-defined]
+def _check_slices(path: Path, positions: Sequence[np.ndarray], image: Any) -> None:
+    if len(positions) < image.GetSize()[2]:
         return  # slices that do not say where they are cannot be checked
     steps = np.linalg.norm(np.diff(np.stack(positions), axis=0), axis=1)
     usual = float(np.median(steps))
@@ -102,8 +109,8 @@ def _check_slices(path: Path, positions: Sequence[np.ndarray], image: object) ->
             where=str(path),
             remedy="look for missing or doubled slices",
         )
-    last = image.GetSize()[2] - 1  # type: ignore[attr-defined]
-    expected = image.TransformIndexToPhysicalPoint((0, 0, last))  # type: ignore[attr-defined]
+    last = image.GetSize()[2] - 1
+    expected = image.TransformIndexToPhysicalPoint((0, 0, last))
     if (apart := float(np.linalg.norm(positions[-1] - expected))) > 0.1 * usual + 0.1:
         raise DataError(
             f"its slices are shifted against each other, by {apart:.3g} mm in all",

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.casefolder import Box, Prepared
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.window import Box, pieces, slabs
+from autofedavg.tasks.imaging.window import pieces, slabs
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -101,23 +102,23 @@ def _read_itk(path: Path) -> Scan:
     return from_itk(SimpleITK.ReadImage(str(path)))
 
 
-def from_itk(image: object) -> Scan:
+def from_itk(image: Any) -> Scan:
     """An image of SimpleITK's, from LPS to RAS."""
     import SimpleITK
 
-    dimension = image.GetDimension()  # type: ignore[attr-defined]
+    dimension = image.GetDimension()
     if dimension not in (2, 3):
         raise ValueError(f"it has {dimension} axes")
     array = SimpleITK.GetArrayFromImage(image)  # z, y, x and channels last
-    several = image.GetNumberOfComponentsPerPixel() > 1  # type: ignore[attr-defined]
+    several = image.GetNumberOfComponentsPerPixel() > 1
     channels = np.moveaxis(array, -1, 0) if several else array[None]
     if dimension == 2:
         return Scan(plain(channels), None)
     values = plain(channels.transpose(0, 3, 2, 1))
     affine = np.eye(4)
-    direction = np.array(image.GetDirection()).reshape(3, 3)  # type: ignore[attr-defined]
-    affine[:3, :3] = direction * np.array(image.GetSpacing())  # type: ignore[attr-defined]
-    affine[:3, 3] = image.GetOrigin()  # type: ignore[attr-defined]
+    direction = np.array(image.GetDirection()).reshape(3, 3)
+    affine[:3, :3] = direction * np.array(image.GetSpacing())
+    affine[:3, 3] = image.GetOrigin()
     if values.shape[-1] == 1:
         return Scan(_rows_first(values[..., 0]), None, lies=_LPS_TO_RAS @ affine)
     # Without a word on space these formats say: 1, at the origin.

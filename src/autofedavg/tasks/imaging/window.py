@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from autofedavg.tasks.imaging.casefolder import Box
+
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
     warnings.simplefilter("ignore")
     from monai.data.utils import compute_importance_map, dense_patch_slices
 
-Box = tuple[slice, ...]
 MOST = 8  # windows that go through the network together,
 AT_ONCE = 2**20  # voxels whose outputs are told together
 VOXELS = {"cpu": 2**18, "cuda": 2**22}  # and about how many voxels

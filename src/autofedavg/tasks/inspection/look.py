@@ -33,9 +33,6 @@ from autofedavg.tasks.inspection.tables import case_values, site_values, write_t
 from autofedavg.tasks.lists.fingerprint import CaseFacts
 from autofedavg.tasks.lists.listing import Entry
 from autofedavg.tasks.lists.splits import Split
-from autofedavg.tasks.lists.starting import starting_study
-
-__all__ = ["Inspection", "inspect", "starting_study"]
 
 BINS = 48
 

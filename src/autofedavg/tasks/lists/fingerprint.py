@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from nibabel.orientations import io_orientation
@@ -167,8 +167,8 @@ def _tried(entry: Entry, folder: Path) -> CaseFacts | DataError:
     return facts
 
 
-def _restored(known: dict[str, object]) -> CaseFacts:
-    facts = CaseFacts(**known)  # type: ignore[arg-type]
+def _restored(known: dict[str, Any]) -> CaseFacts:
+    facts = CaseFacts(**known)
     return facts._replace(
         grid=tuple(facts.grid),
         spacing=None if facts.spacing is None else tuple(facts.spacing),
