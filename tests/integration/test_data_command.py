@@ -83,4 +83,7 @@ def test_a_study_that_cannot_be_written_is_told(listing, tmp_path, capsys) -> No
     (tmp_path / "file").touch()
     study = tmp_path / "file" / "first.toml"
     assert cli._main(["data", "inspect", str(listing), "--study", str(study)]) == 3
-    assert "the study cannot be written: Not a directory; name a file" in capsys.readouterr().err
+    assert (
+        "the study cannot be written: File exists; name a file in a folder"
+        in capsys.readouterr().err
+    )

@@ -210,7 +210,7 @@ def test_a_second_series_is_told(say, pancreas, series) -> None:
     write_series(series.parent / "Scout", ball(1)[0], (2.0, 2.0, 2.5), number=4711)
     code, _, err = say("data", "pancreas", "--root", pancreas, "--set", "cases=1")
     assert code == 3
-    assert "there are 2 DICOM series in it" in err
+    assert "there are 2 DICOM series: " in err
 
 
 def test_a_header_that_is_none_is_told(say, covid) -> None:
