@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from autofedavg.tasks.imaging import window
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices
 from autofedavg.tasks.imaging.preparation import BINARY, Case
@@ -156,3 +157,23 @@ def test_flat_images_come_back_to_the_pixel(tmp_path, size) -> None:
     prepared = Store(how, BINARY, str(tmp_path / "cache")).prepare(case)
     site = SegmentationSite("north", {"test": [prepared]}, how)
     assert np.array_equal(site.predict(Oracle((0.0, 1.0)), prepared).numpy(), label)
+
+
+@pytest.mark.parametrize("crop", [False, True], ids=["whole", "cropped"])
+def test_slabs_of_a_large_volume_join_without_a_seam(tmp_path, monkeypatch, crop) -> None:
+    """Windows, the way back and the scores go in pieces; how large they are changes nothing."""
+    inside = depth((17.0, 24.0, 25.0), (11.0, 13.0, 16.0))
+    label = (inside > 0).astype(np.uint8)
+    image = np.clip(50 + 12 * inside, 0, 100)
+    affine = oblique(SPACING, *ORIENTATIONS["permuted"])
+    site, prepared = site_of(
+        tmp_path, image, label, affine, BINARY, spacing=(1.0, 0.9, 2.0), crop=crop
+    )
+    whole, scores = (
+        site.predict(Oracle((0.0, 1.0)), prepared),
+        site.score(Oracle((0.0, 1.0)), "test"),
+    )
+    assert whole.any()
+    monkeypatch.setattr(window, "AT_ONCE", 3 * label[0].size)  # three rows at a time
+    assert torch.equal(site.predict(Oracle((0.0, 1.0)), prepared), whole)
+    assert site.score(Oracle((0.0, 1.0)), "test") == scores
