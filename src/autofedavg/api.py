@@ -16,16 +16,16 @@ from torch import nn
 from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
+from autofedavg.experiment.config import LOADERS
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import KINDS, Seen, Select, check_run, run
-from autofedavg.experiment.store import RunFolder, read_json
+from autofedavg.experiment.store import RunFolder, read_json, read_toml
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
 from autofedavg.seeds import Seeds, global_seed
-from autofedavg.studies import LOADERS, read_toml
 from autofedavg.workbench import Loss, Training
 
 

@@ -65,6 +65,13 @@ class MissingExtra(AutoFedAvgError):
     exit_code = 2
 
 
+def missing_extra(extra: str, package: str) -> MissingExtra:
+    """The error for a package that an extra brings."""
+    return MissingExtra(
+        f"the package {package} is not installed", remedy=f"pip install 'autofedavg[{extra}]'"
+    )
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known word, or all of them.
 

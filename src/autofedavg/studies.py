@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import json
 import logging
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import DataError, RunError
-from autofedavg.experiment.config import Study, parse_run
+from autofedavg.experiment.config import LOADERS, Study, parse_run
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen, check_run, run
-from autofedavg.experiment.store import RunFolder, disk_errors, read_json, write_atomically
+from autofedavg.experiment.store import (
+    RunFolder,
+    disk_errors,
+    read_json,
+    read_toml,
+    write_atomically,
+)
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import checked_device
 
 log = logging.getLogger(__name__)
-
-LOADERS = "loaders"  # the task of a run that `federate` began
 
 
 class Observer:
@@ -273,11 +275,3 @@ def _log_to(path: Path) -> Iterator[None]:
         package.removeHandler(handler)
         package.setLevel(level)
         handler.close()
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file of a run folder."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path)) from error

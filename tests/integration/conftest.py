@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests_tiny import TINY
 
-from autofedavg import cli
+from autofedavg import cli, read_study, run_study
 
 
 @pytest.fixture
@@ -28,6 +28,14 @@ def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_home(tmp_path_factory) -> Path:
+    """The finished study folder of the tiny study; not to be written into."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny.toml").write_text(TINY)
+    return run_study(read_study(folder / "tiny.toml"), folder / "runs")
 
 
 @pytest.fixture

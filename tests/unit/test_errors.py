@@ -10,6 +10,7 @@ from autofedavg.errors import (
     MissingExtra,
     RunError,
     did_you_mean,
+    missing_extra,
 )
 
 
@@ -53,3 +54,8 @@ def test_a_federation_error_is_a_failed_run():
 def test_the_nearest_word_or_all_of_them():
     assert did_you_mean("fedpro", ["fedavg", "fedprox"]) == "did you mean fedprox?"
     assert did_you_mean("xyz", ["b", "a"]) == "choose from: a, b"
+
+
+def test_a_missing_package_is_told_with_the_command_that_brings_it():
+    error = missing_extra("report", "vl-convert-python")
+    assert str(error).endswith("is not installed; pip install 'autofedavg[report]'")

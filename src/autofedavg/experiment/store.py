@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -223,6 +224,14 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RunError(f"cannot be read ({error})", where=str(path)) from error
     return dict(content)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of a run folder."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunError(f"cannot be read ({error})", where=str(path)) from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -1,0 +1,69 @@
+"""The command line: parses, calls, prints. Heavy imports stay inside the verbs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+import typer
+
+from autofedavg.cli import data, results, studies
+from autofedavg.cli.app import app
+from autofedavg.errors import AutoFedAvgError
+
+INTERRUPTED = 130
+VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
+    "run": studies.run,
+    "resume": studies.resume,
+    "check": studies.check,
+    "report": results.report,
+    "data": data.data,
+    "list": data.list_,
+}
+for _name, _verb in VERBS.items():
+    app.command(_name)(_verb)
+
+
+def main() -> None:
+    """The command's entry: exit codes 0 done, 1 failed, 2 bad usage, 3 data, 130 interrupted."""
+    logging.getLogger("autofedavg").addHandler(_stderr_log())
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.exit(_main(sys.argv[1:]))
+
+
+def _main(arguments: list[str]) -> int:
+    shared: dict[str, Any] = {}
+    try:
+        code = app(args=arguments, standalone_mode=False, obj=shared)
+    except AutoFedAvgError as error:
+        if shared.get("debug"):
+            traceback.print_exc()
+        typer.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
+        what = "finished cases are kept; the same command goes on"
+        if arguments[:1] != ["data"]:
+            what = "finished rounds are kept; `autofedavg resume` goes on"
+        typer.echo(f"interrupted: {what}", err=True)
+    return int(code or 0)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _stderr_log() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    return handler

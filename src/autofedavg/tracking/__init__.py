@@ -1,0 +1,1 @@
+"""What is measured, copied to where people already look: TensorBoard, MLflow."""

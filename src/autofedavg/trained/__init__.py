@@ -1,0 +1,1 @@
+"""Trained models of run folders: read, applied, exported."""

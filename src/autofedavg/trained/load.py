@@ -1,0 +1,100 @@
+"""A trained model of a run folder: its network with the weights, and the row it was trained by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from autofedavg.errors import RunError, did_you_mean
+from autofedavg.experiment.config import LOADERS, parse_run
+from autofedavg.experiment.models import load_network, local_name
+from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.run import KINDS
+from autofedavg.experiment.store import RunFolder, find_runs, read_toml
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network ready to predict.
+
+    Attributes:
+        folder: the run it comes from.
+        name: of its checkpoint, e.g. "best-global".
+        config: the row that trained it.
+        network: in evaluation mode, on the CPU.
+        facts: what its checkpoint says: the round, the validation score, the tensors' SHA-256.
+    """
+
+    folder: RunFolder
+    name: str
+    config: RunConfig
+    network: nn.Module
+    facts: dict[str, Any]
+
+
+def load_trained(path: Path, model: str = "global") -> Trained:
+    """Reads a trained model.
+
+    Args:
+        path: a run folder, a folder with one run below it, or a checkpoint's file.
+        model: "global", or "local-<site>" for a site's own model; not with a checkpoint's file.
+
+    Raises:
+        RunError: there is no such model, or it is damaged.
+    """
+    if path.is_file():
+        folder, name = RunFolder(path.parent.parent), path.stem
+        if path.parent.name != "checkpoints" or not folder.has(name):
+            raise RunError(
+                "this file is no model of a run folder",
+                where=str(path),
+                remedy="name a run folder, or a file in its folder checkpoints",
+            )
+    else:
+        folder = _only_run(path)
+        name = _checkpoint(folder, model)
+    values = read_toml(folder.path / "config.toml")
+    if values.get("task", {}).get("name") == LOADERS:
+        raise RunError(
+            "this model was trained from Python, with a network this package does not know",
+            where=str(folder.path),
+            remedy="build the network yourself and read the tensors of best-global.safetensors",
+        )
+    config = parse_run(values, str(folder.path))
+    network = load_network(folder, name, config.task.network())
+    return Trained(folder, name, config, network.eval(), folder.load(name).facts)
+
+
+def _only_run(path: Path) -> RunFolder:
+    found = find_runs([path])
+    if len(found) > 1:
+        listed = ", ".join(str(run.path) for run in found[:5])
+        raise RunError(
+            f"there are {len(found)} runs below this folder",
+            where=str(path),
+            remedy=f"name one of them: {listed}{', ...' if len(found) > 5 else ''}",
+        )
+    return found[0]
+
+
+def _checkpoint(folder: RunFolder, model: str) -> str:
+    """The checkpoint of a model; a run has the best ones or the final ones."""
+    site = model.removeprefix("local-")
+    for kind in KINDS.values():
+        name = f"{kind}-global" if model == "global" else local_name(kind, site)
+        if folder.has(name):
+            return name
+    there = sorted(path.stem for path in (folder.path / "checkpoints").glob("*-local-*.json"))
+    known = [name.partition("-")[2] for name in there]
+    if any(folder.has(f"{kind}-global") for kind in KINDS.values()):
+        known.insert(0, "global")
+    raise RunError(
+        f"there is no model {model!r} in this run",
+        where=str(folder.path),
+        remedy=did_you_mean(model, known)
+        if known
+        else "let the run go on until a model is selected",
+    )
