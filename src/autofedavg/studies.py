@@ -20,6 +20,7 @@ from autofedavg.experiment.store import (
     disk_errors,
     read_json,
     read_toml,
+    run_folder,
     write_atomically,
 )
 from autofedavg.machines import Machine, about_run, clients, machine_of
@@ -76,7 +77,7 @@ def run_study(
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
-        (_folder(home, config.name, seed, fold), config, seed)
+        (run_folder(home, config.name, seed, fold), config, seed)
         for config, fold, seed in study.jobs()
     ]
     for folder, _, _ in wanted:
@@ -133,7 +134,7 @@ def resume(
         folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
         wanted += [
             (
-                _folder(path, config.name, seed, fold),
+                run_folder(path, config.name, seed, fold),
                 config if fold is None else config.on_fold(fold, folds),
                 seed,
             )
@@ -141,11 +142,6 @@ def resume(
         ]
     _run_all(wanted, machine, observer)
     return path
-
-
-def _folder(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
-    place = home / row if fold is None else home / row / f"fold-{fold}"
-    return place / f"seed-{seed}"
 
 
 def _run_all(

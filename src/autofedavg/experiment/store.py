@@ -199,6 +199,12 @@ class RunFolder:
             ]
 
 
+def run_folder(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
+    """Where a run of a study lies."""
+    place = home / row if fold is None else home / row / f"fold-{fold}"
+    return place / f"seed-{seed}"
+
+
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
     """Run folders at or below the given paths, in order of their names."""
     found: dict[Path, RunFolder] = {}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
-from autofedavg.experiment.store import RunFolder, find_runs, read_json
+from autofedavg.experiment.store import RunFolder, find_runs, read_json, run_folder
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """One run folder."""
+    """One run folder.
+
+    Attributes:
+        origins: where each value of the configuration comes from, by dotted path.
+    """
 
     folder: Path
     seed: int
@@ -25,6 +30,7 @@ class Repeat:
     environment: dict[str, Any]
     rounds: list[dict[str, Any]]
     scores: list[ScoreRow]
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -59,15 +65,28 @@ class Row:
         return [summarise(scores, self.metric) for scores in self.whole().values()]
 
 
+class Missing(NamedTuple):
+    """A run that a study asks for and that has no folder."""
+
+    label: str
+    seed: int
+    fold: int | None
+
+
 @dataclass(frozen=True)
 class Results:
-    """All rows of a report, and the row the others are tested against."""
+    """All rows of a report, and the row the others are tested against.
+
+    Attributes:
+        missing: what the studies' own folders still lack; empty where single runs are named.
+    """
 
     title: str
     rows: tuple[Row, ...]
     baseline: str
     sites: dict[str, int]
     data: str = ""
+    missing: tuple[Missing, ...] = ()
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -109,22 +128,30 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     sizes = data.get("sizes", {})
     sites = {s: sizes.get(s, sum(parts.values())) for s, parts in sorted(data["cases"].items())}
     title = str(study.get("title", "Runs"))
-    return Results(title, tuple(rows), str(wanted), sites, str(data["data"]))
+    missing = tuple(_missing(paths))
+    return Results(title, tuple(rows), str(wanted), sites, str(data["data"]), missing)
+
+
+def stem(name: str) -> str:
+    """A row's name as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
 def _read(folder: RunFolder) -> Repeat:
     try:
-        config = tomllib.loads((folder.path / "config.toml").read_text(encoding="utf-8"))
+        text = (folder.path / "config.toml").read_text(encoding="utf-8")
+        config = tomllib.loads(text)
         environment = read_json(folder.path / "environment.json")
         return Repeat(
             folder.path,
             int(environment["seed"]),
             _fold(config),
-            folder.status(),
+            folder.status() if (folder.path / "status.json").exists() else "not begun",
             {"label": config["name"], **config},
             {"metric": environment["metric"], "data": environment["data"], **environment},
             folder.rounds(),
             folder.scores(),
+            dict(_origins(text)),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
@@ -132,6 +159,34 @@ def _read(folder: RunFolder) -> Repeat:
             where=str(folder.path),
             remedy="leave it out of the report",
         ) from error
+
+
+def _origins(text: str) -> Iterator[tuple[str, str]]:
+    """(path, origin) of every value of a config.toml: the comment behind it."""
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            table = line.strip("[]") + "."
+        value, mark, origin = line.rpartition("  # ")
+        if mark and _is_toml(value):  # and not a text that holds such a mark
+            yield f"{table}{value.partition('=')[0].strip()}", origin
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        return bool(tomllib.loads(line))
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _missing(paths: Sequence[Path]) -> Iterator[Missing]:
+    """Runs that the studies at or below the paths ask for and that were not begun."""
+    for listed in sorted({found for path in paths for found in path.rglob("study.json")}):
+        for row in read_json(listed)["runs"]:
+            name = str(row["config"]["name"])
+            for fold, seed in row["jobs"]:
+                if not (run_folder(listed.parent, name, seed, fold) / "config.toml").exists():
+                    yield Missing(str(row["config"].get("label", name)), seed, fold)
 
 
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:

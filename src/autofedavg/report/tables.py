@@ -13,13 +13,20 @@ from autofedavg.report.read import Repeat, Results, Row
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with what the paper's tables show beside it."""
+    """A number with what the paper's tables show beside it, or plain words.
+
+    Attributes:
+        text: shown to people instead of the number; programs get the number where there is one.
+        source: row and site (None for all) whose cases it is made from.
+    """
 
     value: float | None = None
     spread: float | None = None
     show_spread: bool = False
     test: Paired | None = None
     best: bool = False
+    text: str = ""
+    source: tuple[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Table:
 def scores_table(results: Results) -> Table:
     """Per-site score, global test avg, local avg and local gen of every row, in percent."""
     baseline = results.row(results.baseline)
-    against = _case_scores(baseline) if baseline else {}
+    against = case_scores(baseline) if baseline else {}
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row in results.rows:
         summaries = row.summaries()
@@ -85,7 +92,7 @@ def _global_cells(
 ) -> tuple[Cell, ...]:
     if not summaries:
         return (Cell(),) * (len(sites) + 3)
-    own = _case_scores(row) if against else {}
+    own = case_scores(row) if against else {}
 
     def tested(cell: Cell, site: str | None) -> Cell:
         return replace(cell, test=compare(own, against, site)) if against else cell
@@ -186,7 +193,8 @@ def _moved(repeat: Repeat) -> bool:
     return any(entry[key] != about[key] for entry in about.get("resumed", []) for key in keys)
 
 
-def _case_scores(row: Row) -> dict[tuple[str, str], float]:
+def case_scores(row: Row) -> dict[tuple[str, str], float]:
+    """(site, case) -> the global model's test score, mean over the repeats."""
     return case_means(list(row.whole().values()), row.metric)
 
 

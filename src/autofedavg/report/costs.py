@@ -1,0 +1,133 @@
+"""What a round costs: bytes against the paper's formula, and where the seconds go."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.tables import Cell, Table
+
+# What the requests of a round are for. Models travel within the calls that need them.
+BYTES = {
+    "training": ("local_train",),
+    "learning weights": ("share_models", "update_beta"),
+    "evaluating": ("evaluate", "validate_local"),
+}
+SECONDS = {
+    "training": ("local_train",),
+    "learning weights": ("update_beta",),
+    "moving models": ("share_models",),
+    "evaluating": ("evaluate", "validate_local"),
+}
+REST = "server and disk"
+MEGA = 1e6
+
+
+def bytes_per_round(row: Row) -> dict[str, float]:
+    """Kind -> mean MB of a round, both ways, over all rounds of all repeats."""
+    return _mean_of(
+        {
+            kind: sum(_both(line["calls"].get(call, {})) for call in calls) / MEGA
+            for kind, calls in BYTES.items()
+        }
+        for repeat in row.repeats
+        for line in repeat.rounds
+        if "calls" in line
+    )
+
+
+def seconds_per_round(row: Row) -> dict[str, float]:
+    """Kind -> mean seconds of a round; the rest is what the calls leave of the round's time."""
+    return _mean_of(split for repeat in row.repeats for split in _splits(repeat))
+
+
+def extra_traffic(row: Row) -> tuple[float, float] | None:
+    """Bytes of learning the weights over those of training: measured, and (K-1)/(2 t0).
+
+    The formula counts models; it is given here for the rounds that were run: with t0 not
+    dividing them, LearnAggWeight was called a little less often.
+    """
+    if not any("t0" in repeat.config["method"] for repeat in row.repeats):
+        return None
+    training = learning = called = rounds = 0.0
+    K = 0
+    for repeat in row.repeats:
+        for line in repeat.rounds:
+            calls = line.get("calls", {})
+            training += _both(calls.get("local_train", {}))
+            learning += sum(_both(calls.get(call, {})) for call in BYTES["learning weights"])
+            called += bool(line.get("learned"))
+            rounds += 1
+            K = max(K, len(line["alpha"] or []))
+    if not training:
+        return None
+    return learning / training, (K - 1) / 2 * called / rounds
+
+
+def traffic_table(results: Results) -> Table | None:
+    """MB a round by purpose, in all, and the extra traffic measured and by the formula."""
+    rows = []
+    for row in results.rows:
+        found = bytes_per_round(row)
+        if not found:
+            continue
+        extra = extra_traffic(row)
+        cells = [Cell(found[kind]) for kind in BYTES]
+        cells.append(Cell(sum(found.values())))
+        cells += [Cell(100 * share) for share in extra] if extra else [Cell(), Cell()]
+        rows.append((row.label, tuple(cells)))
+    if not rows:
+        return None
+    heads = (*(f"{kind}, MB" for kind in BYTES), "total, MB", "extra, %", "formula, %")
+    notes = (
+        "Mean over rounds, down and up, all sites; MB are 1,000,000 bytes, as counted in the port.",
+        "Extra: bytes of learning the weights over those of training. Formula: (K-1)/(2 t0), for "
+        "the calls that were made; it counts models only, so beta's own bytes come on top.",
+    )
+    return Table("traffic", "Traffic a round", heads, tuple(rows), notes, decimals=3)
+
+
+def time_table(results: Results) -> Table | None:
+    """Seconds a round by purpose."""
+    rows = []
+    for row in results.rows:
+        found = seconds_per_round(row)
+        if found:
+            cells = [Cell(found.get(kind)) for kind in (*SECONDS, REST)]
+            rows.append((row.label, (*cells, Cell(sum(found.values())))))
+    if not rows:
+        return None
+    notes = (
+        "Mean seconds of a round, without the first of each start. Moving models: sending the "
+        "other sites' models before the weights are learned; in training and evaluating the way "
+        "of a model is part of the call. " + REST.capitalize() + ": averaging, checkpoints.",
+    )
+    heads = (*SECONDS, REST, "total")
+    return Table("time", "Seconds a round", heads, tuple(rows), notes, decimals=3)
+
+
+def _splits(repeat: Repeat) -> Iterable[dict[str, float]]:
+    """The split of every round whose length is known: the time since the round before."""
+    starts = {int(entry["after_round"]) for entry in repeat.environment.get("resumed", [])}
+    for before, line in zip(repeat.rounds, repeat.rounds[1:], strict=False):
+        if "calls" not in line or before["t"] in starts:
+            continue
+        split = {
+            kind: sum(line["calls"].get(call, {}).get("seconds", 0.0) for call in calls)
+            for kind, calls in SECONDS.items()
+        }
+        split[REST] = max(0.0, line["time"] - before["time"] - sum(split.values()))
+        yield split
+
+
+def _both(cost: Mapping[str, Any]) -> float:
+    return float(cost.get("down", 0) + cost.get("up", 0))
+
+
+def _mean_of(splits: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    known = list(splits)
+    if not known:
+        return {}
+    return {kind: statistics.fmean(split[kind] for split in known) for kind in known[0]}

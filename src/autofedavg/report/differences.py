@@ -1,0 +1,71 @@
+"""Case by case against the baseline: differences, their mean and the test's p value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autofedavg.evaluation import Paired, compare
+from autofedavg.report.read import Results
+from autofedavg.report.tables import Cell, Table, case_scores
+
+
+class Difference(NamedTuple):
+    """One case of one row, in percent."""
+
+    row: str
+    site: str
+    case: str
+    value: float
+
+
+def differences(results: Results) -> list[Difference]:
+    """Every case of every row that has the baseline's cases."""
+    baseline = results.row(results.baseline)
+    against = case_scores(baseline) if baseline else {}
+    found = []
+    for row in results.rows:
+        if row.name != results.baseline:
+            own = case_scores(row)
+            found += [
+                Difference(row.label, *key, 100 * (own[key] - against[key]))
+                for key in sorted(own.keys() & against.keys())
+            ]
+    return found
+
+
+def differences_table(results: Results) -> Table | None:
+    """Mean difference per site and over sites, with p values, for every row but the baseline."""
+    baseline = results.row(results.baseline)
+    against = case_scores(baseline) if baseline else {}
+    rows = []
+    for row in results.rows:
+        own = case_scores(row)
+        if row.name == results.baseline or not own.keys() & against.keys():
+            continue
+        tests = [compare(own, against, site) for site in (*results.sites, None)]
+        rows.append((row.label, tuple(_cell(test) for test in tests)))
+    if not rows or baseline is None:
+        return None
+    notes = (
+        f"Mean over cases of a row's score minus that of {baseline.label}, in points; the last "
+        "column is the mean over sites. Below it p of the Wilcoxon signed-rank test, two-sided, "
+        "over the cases; scores of repeats are averaged per case first.",
+    )
+    heads = (*results.sites, "all sites")
+    return Table("differences", f"Differences from {baseline.label}", heads, tuple(rows), notes)
+
+
+def _cell(test: Paired | None) -> Cell:
+    if test is None:
+        return Cell()
+    return Cell(100 * test.gain, test=test, text=f"{100 * test.gain:+.2f} (p {shown_p(test.p)})")
+
+
+def shown_p(p: float) -> str:
+    """A p value for people.
+
+    Example:
+        >>> shown_p(0.0312), shown_p(1e-7)
+        ('= 0.031', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"

@@ -1,0 +1,26 @@
+"""Figures of a report, as Vega-Lite specifications."""
+
+from __future__ import annotations
+
+from autofedavg.report.figures.costs import time_figure, traffic_figure
+from autofedavg.report.figures.curves import alpha_figure, loss_figure, validation_figure
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.layers import layer_figures
+from autofedavg.report.figures.scores import differences_figure, interval_figure, matrix_figure
+from autofedavg.report.figures.simplex import simplex_figures
+from autofedavg.report.read import Results
+
+
+def all_figures(results: Results) -> dict[str, list[Figure]]:
+    """The figures by the part of the page they belong to; only those that have data."""
+    parts: dict[str, list[Figure | None]] = {
+        "weights": [alpha_figure(results), *simplex_figures(results), *layer_figures(results)],
+        "training": [validation_figure(results), loss_figure(results)],
+        "scores": [
+            differences_figure(results),
+            matrix_figure(results),
+            interval_figure(results),
+        ],
+        "costs": [traffic_figure(results), time_figure(results)],
+    }
+    return {part: [figure for figure in made if figure] for part, made in parts.items()}

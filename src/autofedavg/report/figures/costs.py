@@ -1,0 +1,86 @@
+"""Bars of what a round costs: bytes against the formula, seconds by purpose."""
+
+from __future__ import annotations
+
+from autofedavg.report.costs import BYTES, REST, SECONDS, bytes_per_round, extra_traffic
+from autofedavg.report.costs import seconds_per_round as seconds
+from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec, row_filter, tooltip
+from autofedavg.report.read import Results
+
+
+def traffic_figure(results: Results) -> Figure | None:
+    """Measured traffic, with a mark where the formula puts it."""
+    data: Data = []
+    marks: Data = []
+    for row in results.rows:
+        found = bytes_per_round(row)
+        data += [{"row": row.label, "kind": kind, "MB": value} for kind, value in found.items()]
+        extra = extra_traffic(row)
+        if extra and found:
+            expected = found["training"] * (1 + extra[1])
+            marks.append({"row": row.label, "kind": "formula", "MB": expected})
+    if not data:
+        return None
+    labels = [row.label for row in results.rows]
+    spec = _bars(labels, data, "MB", "MB a round, all sites, both ways", list(BYTES), ".3f")
+    spec["layer"].append(
+        {
+            "data": {"values": marks},
+            "transform": row_filter(labels)["transform"],
+            "mark": {"type": "tick", "color": INK, "thickness": 3, "height": 22},
+            "encoding": {
+                "y": {"field": "row", "type": "nominal", "sort": labels},
+                "x": {"field": "MB", "type": "quantitative"},
+                "tooltip": tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
+            },
+        }
+    )
+    caption = (
+        "Measured bytes by purpose. The bar across marks where training and learning together "
+        "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg."
+    )
+    return Figure("traffic", "Traffic a round against the formula", caption, data + marks, spec)
+
+
+def time_figure(results: Results) -> Figure | None:
+    """Where the seconds of a round go."""
+    data = [
+        {"row": row.label, "kind": kind, "seconds": value}
+        for row in results.rows
+        for kind, value in seconds(row).items()
+    ]
+    if not data:
+        return None
+    labels = [row.label for row in results.rows]
+    kinds = [*SECONDS, REST]
+    spec = _bars(labels, data, "seconds", "seconds a round", kinds, ".3f")
+    caption = "Mean over rounds. Rows that were run while the machine did other work look slower."
+    return Figure("time", "Time a round", caption, data, spec)
+
+
+def _bars(
+    labels: list[str], data: Data, value: str, title: str, kinds: list[str], shape: str
+) -> Spec:
+    shown = row_filter(labels)
+    order = {kind: number for number, kind in enumerate(kinds)}
+    data = [{**item, "order": order[item["kind"]]} for item in data]
+    return {
+        "params": shown["params"],
+        "width": 460,
+        "height": {"step": 24},
+        "layer": [
+            {
+                "data": {"values": data},
+                "transform": shown["transform"],
+                "mark": {"type": "bar"},
+                "encoding": {
+                    "y": {"field": "row", "type": "nominal", "title": None, "sort": labels},
+                    "x": {"field": value, "type": "quantitative", "title": title, "stack": "zero"},
+                    "color": {"field": "kind", "type": "nominal", "title": None,
+                              "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])}},
+                    "order": {"field": "order"},
+                    "tooltip": tooltip(("row", ""), ("kind", ""), (value, shape)),
+                },
+            }
+        ],
+    }  # fmt: skip

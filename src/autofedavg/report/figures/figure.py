@@ -1,0 +1,149 @@
+"""What a figure is: a Vega-Lite specification, the table behind it, and words for it.
+
+One specification gives the picture in the page, the SVG and the PDF, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Spec = dict[str, Any]
+Data = list[dict[str, Any]]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+WIDTH, HEIGHT = 560, 280
+MOST_MARKS = 8000  # data rows drawn in one figure; the table behind it keeps all
+MOST_PANELS = 24
+MOST_LINES = 10  # sites that colours can tell apart; more are drawn as a heat map
+SHOWN = "shown_rows"  # parameter that the page's checkboxes set
+
+# Okabe and Ito's colours without the two that vanish on white or black paper.
+COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9",
+    "#D55E00", "#8A7FD6", "#999933", "#AA4466", "#888888",
+)  # fmt: skip
+# Ink takes the colour of the text around it: dark on paper, light on a dark page.
+INK = "currentColor"
+STYLE: Spec = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK,
+        "gridColor": INK, "gridOpacity": 0.14, "domainOpacity": 0.5, "tickOpacity": 0.5,
+        "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 220,
+    },
+    "legend": {
+        "labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12,
+        "titleFontWeight": "normal", "labelLimit": 260, "symbolLimit": 60,
+    },
+    "header": {
+        "labelColor": INK, "titleColor": INK, "labelFontSize": 13, "labelFontWeight": "bold",
+        "labelLimit": 300,
+    },
+    "title": {"color": INK, "fontSize": 13, "anchor": "start"},
+    "text": {"color": INK, "fontSize": 12},
+    "rule": {"color": INK},
+    "range": {"category": list(COLOURS), "heatmap": {"scheme": "viridis"}},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        name: its file's name without ending.
+        title: what it shows.
+        caption: how to read it, and what is not in it.
+        data: the values drawn, as a table; all of them, though a picture may show fewer.
+        spec: Vega-Lite, interactive.
+        still: Vega-Lite for paper, where the interactive one needs a slider.
+        about: what it says, for those who do not see it; a still picture has no other words.
+    """
+
+    name: str
+    title: str
+    caption: str
+    data: Data
+    spec: Spec
+    still: Spec | None = None
+    about: str = ""
+
+    def interactive(self) -> Spec:
+        """The whole specification for the page."""
+        return finished(self.spec, self.about or self.title)
+
+    def printed(self) -> Spec:
+        """The whole specification for SVG and PDF."""
+        return finished(self.still or self.spec, self.about or self.title)
+
+    def csv(self) -> str:
+        """The table behind it."""
+        out = io.StringIO()
+        heads = list(dict.fromkeys(key for row in self.data for key in row))
+        writer = csv.DictWriter(out, heads)
+        writer.writeheader()
+        writer.writerows(self.data)
+        return out.getvalue()
+
+
+def finished(spec: Spec, about: str) -> Spec:
+    """A specification with the house's style and a description."""
+    return {"$schema": SCHEMA, "description": about, "config": STYLE, **spec}
+
+
+def thinned(data: Data, most: int = MOST_MARKS) -> tuple[Data, int]:
+    """Every n-th round, the last one always, so that at most about `most` rows are left; and n."""
+    rounds = sorted({row["t"] for row in data})
+    if len(data) <= most or len(rounds) < 3:
+        return data, 1
+    per_round = max(1, len(data) // len(rounds))
+    stride = -(-len(rounds) // max(2, most // per_round))
+    kept = set(rounds[::-1][::stride])
+    return [row for row in data if row["t"] in kept], stride
+
+
+def every(stride: int) -> str:
+    """What a caption says of rounds that are not drawn."""
+    return "" if stride == 1 else f" One round in {stride} is drawn; the CSV file has all."
+
+
+def row_filter(labels: Sequence[str]) -> Spec:
+    """The parameter and the transform by which the page shows and hides rows."""
+    return {
+        "params": [{"name": SHOWN, "value": list(labels)}],
+        "transform": [{"filter": f"indexof({SHOWN}, datum.row) >= 0"}],
+    }
+
+
+def panels(labels: Sequence[str]) -> tuple[list[str], str]:
+    """The rows that get a panel of their own, and what a caption says of the others."""
+    kept = list(labels)[:MOST_PANELS]
+    left = len(labels) - len(kept)
+    said = f" The first {MOST_PANELS} of {len(labels)} rows; the CSV file has all." if left else ""
+    return kept, said
+
+
+def colours(sites: Sequence[str], title: str = "site") -> Spec:
+    """Sites by colour, always the same one."""
+    return {
+        "field": "site",
+        "type": "nominal",
+        "title": title,
+        "scale": {"domain": list(sites), "range": list(COLOURS[: len(sites)])},
+    }
+
+
+def tooltip(*fields: tuple[str, str]) -> list[Spec]:
+    """Fields shown on hovering: (name, format or "" for text)."""
+    return [
+        {"field": name, "type": "quantitative", "format": shape}
+        if shape
+        else {"field": name, "type": "nominal"}
+        for name, shape in fields
+    ]

@@ -1,0 +1,98 @@
+"""What was measured over the rounds, as plain tables: one row per number."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from autofedavg.report.figures.figure import Data
+from autofedavg.report.read import Repeat, Results, Row
+
+
+def learns(row: Row) -> bool:
+    """Whether the row learns its aggregation weights."""
+    return bool(row.repeats[0].config["method"].get("name") == "auto-fedavg")
+
+
+def layer_wise(row: Row) -> bool:
+    """Whether the row has a weight per layer."""
+    return any(isinstance(a, list) for line in first(row).rounds[-1:] for a in line["alpha"] or [])
+
+
+def first(row: Row) -> Repeat:
+    """The repeat that stands for a row where only one can be drawn: the lowest seed."""
+    begun = [repeat for repeat in row.repeats if repeat.rounds]
+    return min(begun or row.repeats, key=lambda repeat: (repeat.seed, repeat.fold or 0))
+
+
+def which(row: Row) -> str:
+    """How a caption names that repeat; empty when there is only one."""
+    if len(row.repeats) == 1:
+        return ""
+    chosen = first(row)
+    fold = "" if chosen.fold is None else f", fold {chosen.fold}"
+    return f"seed {chosen.seed}{fold}"
+
+
+def alpha_series(results: Results, row: Row) -> Data:
+    """Alpha of every site after every round; the mean over layers where there are several."""
+    return [
+        {**place, "site": site, "alpha": _mean(value)}
+        for place, line in _lines(row)
+        if line["alpha"]
+        for site, value in zip(results.sites, line["alpha"], strict=True)
+    ]
+
+
+def validation_series(row: Row) -> Data:
+    """The global model's mean validation score after every round, in percent."""
+    return [
+        {**place, "score": 100 * line["validation"]["mean"]}
+        for place, line in _lines(row)
+        if line.get("validation", {}).get("mean") is not None
+    ]
+
+
+def loss_series(row: Row) -> Data:
+    """Every site's mean training loss of every round."""
+    return [
+        {**place, "site": site, "loss": value}
+        for place, line in _lines(row)
+        for site, value in line.get("loss", {}).items()
+    ]
+
+
+def means(data: Data, value: str, *keys: str) -> Data:
+    """Mean over repeats, with the least and the greatest, where every repeat has the round."""
+    repeats: dict[str, set[tuple[Any, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for item in data:
+        repeats.setdefault(item["row"], set()).add((item["seed"], item["fold"]))
+        groups.setdefault((item["row"], item["t"], *(item[key] for key in keys)), []).append(
+            item[value]
+        )
+    return [
+        {
+            "row": row,
+            "t": t,
+            **dict(zip(keys, rest, strict=True)),
+            value: statistics.fmean(found),
+            "least": min(found),
+            "greatest": max(found),
+            "repeats": len(found),
+        }
+        for (row, t, *rest), found in groups.items()
+        if len(found) == len(repeats[row])
+    ]
+
+
+def _lines(row: Row) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for repeat in row.repeats:
+        for line in repeat.rounds:
+            place = {"row": row.label, "seed": repeat.seed, "fold": repeat.fold, "t": line["t"]}
+            yield place, line
+
+
+def _mean(value: Any) -> float:
+    return statistics.fmean(value) if isinstance(value, list) else float(value)
