@@ -110,11 +110,12 @@ def federate(
         asked = machine or Machine()
         used = machine_of(folder.path, asked) if known else asked.resolved()
         with clients(problem, how, Seeds(seed), used) as federation:
+            w0, layout = problem.initial(Seeds(seed))
             if not known:
-                about = about_run(used, federation, seed, _data(problem), METRIC)
+                layers = chosen.layer_names(layout)
+                about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                w0, layout = problem.initial(Seeds(seed))
                 run(chosen, rounds, federation, w0, layout, METRIC, folder, watch, select)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"

@@ -46,6 +46,7 @@ def about_run(
     data: dict[str, Any],
     metric: str,
     folds: Sequence[int] = (),
+    layers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """environment.json: what a run ran on, and all that going on with it must keep."""
     hands = getattr(federation.fleet, "hands", machine)
@@ -59,6 +60,7 @@ def about_run(
         data=data,
         metric=metric,
         folds=list(folds),
+        layers=list(layers),
     )
 
 

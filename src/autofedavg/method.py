@@ -48,6 +48,10 @@ class Method(Settings):
         """Models that are sent to every client to validate a round, on average over the rounds."""
         return 1.0 if self.has_global_model else 0.0
 
+    def layer_names(self, layout: Layout) -> tuple[str, ...]:
+        """The layers that alpha has a weight each for; empty with one weight per client."""
+        return ()
+
     def begin(self, federation: Federation, start: Round) -> Round:
         """The state round 1 starts from, given w^0."""
         return start

@@ -179,16 +179,17 @@ def _run_one(
     select = config.general.select
     check_run(config.method, config.T, select, problem)
     with clients(problem, config.training, seeds, used, quorum) as federation:
+        w0, layout = problem.initial(seeds)
         if not known:
             data = config.task.describe()
-            about = about_run(used, federation, seed, data, problem.metric, config.folds)
+            layers = config.method.layer_names(layout)
+            about = about_run(used, federation, seed, data, problem.metric, config.folds, layers)
             RunFolder.create(path, config.to_toml(), about)
         folder = RunFolder(path)
         with folder.lock(), _log_to(path / "log.txt"):
             if known:
                 folder.note_resumption(environment(str(used.device)))
             log.info("%s, seed %d, rounds %d", config.name, seed, config.T)
-            w0, layout = problem.initial(seeds)
             run(
                 config.method,
                 config.T,

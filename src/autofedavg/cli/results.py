@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from autofedavg.cli.app import AsJson
+from autofedavg.cli.app import AsJson, watched
 
 
 def report(
@@ -16,29 +16,28 @@ def report(
         Literal["text", "markdown", "csv", "latex", "json"], typer.Option(help="How to print.")
     ] = "text",
     out: Annotated[
-        Path | None, typer.Option(help="Also write every table in every format.")
+        Path | None,
+        typer.Option(help="Also write the page, and every table and figure, into this folder."),
     ] = None,
     baseline: Annotated[
         str, typer.Option(help="Row to test against; the study's by default.")
     ] = "",
+    examples: Annotated[
+        bool, typer.Option(help="With --out: pictures of cases, for which models are applied.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Print the study's table, made from the per-case scores in the run folders."""
-    from autofedavg.experiment.store import disk_errors
-    from autofedavg.report.classes import classes_table
-    from autofedavg.report.formats import FORMATS, joined
+    """Print the study's tables; with --out, write one page with all tables and figures."""
+    from autofedavg.report.build import build_report, report_tables
+    from autofedavg.report.formats import joined
     from autofedavg.report.read import read_results
-    from autofedavg.report.tables import scores_table, weights_table
 
-    results = read_results(runs, baseline)
-    made = (scores_table(results), classes_table(results), weights_table(results))
-    tables = [table for table in made if table]
-    typer.echo(joined(tables, "json" if as_json else format), nl=False)
+    made = None
     if out:
-        folder = out / "tables"
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for table in tables:
-                for ending, make in FORMATS.values():
-                    (folder / f"{table.name}.{ending}").write_text(make(table), encoding="utf-8")
-        typer.echo(f"tables written to {folder}", err=True)
+        made = watched(lambda told: build_report(runs, baseline, examples=examples, progress=told))
+    tables = made.tables if made else report_tables(read_results(runs, baseline))
+    printed = [*tables["scores"], *tables["weights"]]
+    typer.echo(joined(printed, "json" if as_json else format), nl=False)
+    if made and out:
+        page = watched(lambda told: made.write(out, told))
+        typer.echo(f"report written to {page}", err=True)

@@ -256,8 +256,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turns a full or read-only disk into an error that says what to do."""
+def disk_errors(
+    path: Path, then: str = "`autofedavg resume`: the last checkpoint is whole"
+) -> Iterator[None]:
+    """Turns a full or read-only disk into an error that says what to do, and then `then`."""
     try:
         yield
     except OSError as error:
@@ -268,7 +270,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise RunError(
             f"cannot write: {error.strerror}",
             where=str(error.filename or path),
-            remedy=f"{first}, then `autofedavg resume`: the last checkpoint is whole",
+            remedy=f"{first}, then {then}",
         ) from error
 
 

@@ -93,6 +93,9 @@ class AutoFedAvg(Method):
     def extra_traffic(self, sites: int) -> float:
         return (sites - 1) / (2 * self.t0)
 
+    def layer_names(self, layout: Layout) -> tuple[str, ...]:
+        return layout.layers(self.layer).names if self.weights == "layer" else ()
+
     def gamma(self) -> Constraint:
         if self.constraint == "softmax":
             return Softmax(self.beta0)

@@ -48,7 +48,7 @@ def differences_table(results: Results) -> Table | None:
         return None
     notes = (
         f"Mean over cases of a row's score minus that of {baseline.label}, in points; the last "
-        "column is the mean over sites. Below it p of the Wilcoxon signed-rank test, two-sided, "
+        "column is the mean over sites. In brackets p of the Wilcoxon signed-rank test, two-sided, "
         "over the cases; scores of repeats are averaged per case first.",
     )
     heads = (*results.sites, "all sites")

@@ -13,7 +13,10 @@ from autofedavg.report.tables import Cell, Table
 def to_text(table: Table) -> str:
     """Aligned columns for a terminal or a log."""
     heads = ["", *table.heads]
-    body = [[label, *(_shown(c, table, "*", "") for c in cells)] for label, cells in table.rows]
+    body = [
+        [label, *(c.text or shown_cell(c, table, "*", "") for c in cells)]
+        for label, cells in table.rows
+    ]
     widths = [max(len(line[i]) for line in [heads, *body]) for i in range(len(heads))]
     lines = [table.title, "", _aligned(heads, widths), "  ".join("-" * w for w in widths)]
     lines += [_aligned(line, widths) for line in body]
@@ -26,7 +29,9 @@ def to_markdown(table: Table) -> str:
     lines.append("| | " + " | ".join(_md(head) for head in table.heads) + " |")
     lines.append("| --- |" + " ---: |" * len(table.heads))
     for label, cells in table.rows:
-        shown = [_shown(cell, table, "**", "**") for cell in cells]
+        shown = [
+            _md(cell.text) if cell.text else shown_cell(cell, table, "**", "**") for cell in cells
+        ]
         lines.append(f"| {_md(label)} | " + " | ".join(shown) + " |")
     return "\n".join([*lines, "", *(f"{_md(note)}  " for note in table.notes)]) + "\n"
 
@@ -37,7 +42,12 @@ def to_latex(table: Table) -> str:
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
     lines += [" & ".join(["", *(_tex(head) for head in table.heads)]) + r" \\", r"\midrule"]
     for label, cells in table.rows:
-        shown = [_shown(cell, table, r"\textbf{", "}", r"$\pm$", r"$^\dagger$") for cell in cells]
+        shown = [
+            _tex(cell.text)
+            if cell.text
+            else shown_cell(cell, table, r"\textbf{", "}", r"$\pm$", r"$^\dagger$")
+            for cell in cells
+        ]
         lines.append(" & ".join([_tex(label), *shown]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\\ {{\footnotesize {_tex(note)}}}" for note in table.notes]
@@ -48,12 +58,16 @@ def to_csv(table: Table) -> str:
     """Full precision: mean, spread over repeats, and p value of each column."""
     out = io.StringIO()
     writer = csv.writer(out)
-    kinds = ("", " sd", " p")
+    kinds = ("",) if table.words else ("", " sd", " p")
     writer.writerow(["row", *(f"{head}{kind}" for head in table.heads for kind in kinds)])
     for label, cells in table.rows:
         line: list[object] = [label]
         for cell in cells:
-            line += [_raw(cell.value), _raw(cell.spread), _raw(cell.test.p if cell.test else None)]
+            if table.words:
+                line.append(cell.text)
+            else:
+                p = cell.test.p if cell.test else None
+                line += [_raw(cell.value), _raw(cell.spread), _raw(p)]
         writer.writerow(line)
     return out.getvalue()
 
@@ -62,10 +76,12 @@ def to_json(table: Table) -> str:
     """Full precision, with the test behind each dagger."""
     rows = []
     for label, cells in table.rows:
-        columns = {}
+        columns: dict[str, object] = {}
         for head, cell in zip(table.heads, cells, strict=True):
             test = cell.test._asdict() if cell.test else None
-            columns[head] = {"value": cell.value, "sd": cell.spread, "test": test}
+            columns[head] = (
+                cell.text if table.words else {"value": cell.value, "sd": cell.spread, "test": test}
+            )
         rows.append({"row": label, "columns": columns})
     content = {"name": table.name, "title": table.title, "rows": rows, "notes": list(table.notes)}
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
@@ -88,7 +104,7 @@ def joined(tables: Sequence[Table], format: str) -> str:
     return "\n".join(FORMATS[format][1](table) for table in shown)
 
 
-def _shown(
+def shown_cell(
     cell: Cell,
     table: Table,
     strong: str,
@@ -96,6 +112,7 @@ def _shown(
     plus_minus: str = "±",
     dagger: str = "†",
 ) -> str:
+    """A number as people read it, with its marks."""
     if cell.value is None:
         return ""
     number = f"{cell.value:.{table.decimals}f}"

@@ -31,7 +31,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Column heads, rows of (label, cells), and notes below."""
+    """Column heads, rows of (label, cells), and notes below.
+
+    Attributes:
+        words: whether its cells are words, not numbers.
+    """
 
     name: str
     title: str
@@ -39,6 +43,7 @@ class Table:
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
     notes: tuple[str, ...] = field(default_factory=tuple)
     decimals: int = 2
+    words: bool = False
 
 
 def scores_table(results: Results) -> Table:
@@ -99,7 +104,16 @@ def _global_cells(
 
     cells = [tested(_cell(_percent(s.by_site.get(k) for s in summaries)), k) for k in sites]
     average = _cell(_percent(s.global_test_avg for s in summaries), spread=True)
-    return (*cells, tested(average, None), *_local_columns(summaries))
+    return _from(row, sites, (*cells, tested(average, None), *_local_columns(summaries)))
+
+
+def _from(row: Row, sites: Sequence[str], cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The cells with where their cases are: a site's for its column, the row's for the others."""
+    places = (*sites, *[None] * (len(cells) - len(sites)))
+    return tuple(
+        replace(cell, source=(row.name, site)) if cell.value is not None else cell
+        for cell, site in zip(cells, places, strict=True)
+    )
 
 
 def _local_rows(
@@ -114,7 +128,7 @@ def _local_rows(
         average = _cell(_percent(means), spread=True)
         middle = number == len(sites) // 2
         shared = _local_columns(summaries) if middle else (Cell(), Cell())
-        rows.append((f"{row.label} - {k}", (*cells, average, *shared)))
+        rows.append((f"{row.label} - {k}", _from(row, sites, (*cells, average, *shared))))
     return rows
 
 
@@ -145,24 +159,25 @@ def _notes(results: Results) -> list[str]:
     learning = [r for row in results.rows for r in row.repeats if "learn_on" in r.config["method"]]
     if learning:
         learned = sorted({str(r.config["method"]["learn_on"]) for r in learning})
-        same = " (the cases that also select the models)" if any(map(_selects, learning)) else ""
+        same = " (the cases that also select the models)" if any(map(selects, learning)) else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
     last = [row.label for row in results.rows if _tested_last(row)]
     if last:
         rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
         notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
     notes += [
-        f"{_named(row, repeat)}: gone on with on another machine or version."
+        f"{named(row, repeat)}: gone on with on another machine or version."
         for row in results.rows
         for repeat in row.repeats
-        if _moved(repeat)
+        if moved(repeat)
     ]
     notes += [
-        f"{_named(row, repeat)}: {repeat.state}, not counted."
+        f"{named(row, repeat)}: {repeat.state}, not counted."
         for row in results.rows
         for repeat in row.repeats
         if not repeat.finished
     ]
+    notes += missing_notes(results)
     return notes + [
         f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
         for row in results.rows
@@ -170,7 +185,20 @@ def _notes(results: Results) -> list[str]:
     ]
 
 
-def _named(row: Row, repeat: Repeat) -> str:
+def missing_notes(results: Results) -> list[str]:
+    """A line per row of runs that the study asks for and that have no folder."""
+    by_row: dict[str, list[str]] = {}
+    for run in results.missing:
+        fold = "" if run.fold is None else f" of fold {run.fold}"
+        by_row.setdefault(run.label, []).append(f"{run.seed}{fold}")
+    return [
+        f"{label}: seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} missing, not begun."
+        for label, seeds in by_row.items()
+    ]
+
+
+def named(row: Row, repeat: Repeat) -> str:
+    """A run as notes and tables call it."""
     fold = "" if repeat.fold is None else f", fold {repeat.fold}"
     return f"{row.label}, seed {repeat.seed}{fold}"
 
@@ -179,14 +207,14 @@ def _tested_last(row: Row) -> bool:
     return any(repeat.config.get("select") == "last" for repeat in row.repeats)
 
 
-def _selects(repeat: Repeat) -> bool:
+def selects(repeat: Repeat) -> bool:
     """Whether the cases that the weights are learned on also choose the tested model."""
     held = repeat.environment.get("data", {}).get("validation_is", "validation")
     learned = repeat.config["method"]["learn_on"]
     return repeat.config.get("select", "best") == "best" and learned in ("validation", held)
 
 
-def _moved(repeat: Repeat) -> bool:
+def moved(repeat: Repeat) -> bool:
     """Whether a resumed run went on with other hardware or software than it began with."""
     about = repeat.environment
     keys = ("versions", "device", "processor")
@@ -196,6 +224,11 @@ def _moved(repeat: Repeat) -> bool:
 def case_scores(row: Row) -> dict[tuple[str, str], float]:
     """(site, case) -> the global model's test score, mean over the repeats."""
     return case_means(list(row.whole().values()), row.metric)
+
+
+def mean_global(row: Row) -> float | None:
+    """A row's global test avg in percent, mean over its repeats, as in the table."""
+    return _cell(_percent(summary.global_test_avg for summary in row.summaries())).value
 
 
 def _percent(values: Iterable[float | None]) -> list[float]:

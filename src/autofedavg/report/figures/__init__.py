@@ -16,7 +16,7 @@ def all_figures(results: Results) -> dict[str, list[Figure]]:
     parts: dict[str, list[Figure | None]] = {
         "weights": [alpha_figure(results), *simplex_figures(results), *layer_figures(results)],
         "training": [validation_figure(results), loss_figure(results)],
-        "scores": [
+        "cases": [
             differences_figure(results),
             matrix_figure(results),
             interval_figure(results),

@@ -12,6 +12,7 @@ from autofedavg.report.figures.figure import (
     Figure,
     Spec,
     colours,
+    dots,
     every,
     panels,
     row_filter,
@@ -27,6 +28,7 @@ from autofedavg.report.figures.series import (
 )
 from autofedavg.report.read import Results, Row
 
+MOST_CURVES = 20
 ROUND: Spec = {"field": "t", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}}
 
 
@@ -58,8 +60,9 @@ def validation_figure(results: Results) -> Figure | None:
     data = [item for row in results.rows for item in validation_series(row)]
     if not data:
         return None
-    drawn, stride = thinned(means(data, "score"))
-    labels = [row.label for row in results.rows if any(i["row"] == row.label for i in drawn)]
+    drawn = means(data, "score")
+    labels, left = _best(results, drawn)
+    drawn, stride = thinned([item for item in drawn if item["row"] in labels])
     several = any(item["repeats"] > 1 for item in drawn)
     band = " The band spans the repeats." if several else ""
     colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels}
@@ -67,7 +70,7 @@ def validation_figure(results: Results) -> Figure | None:
     y = {"type": "quantitative", "title": "validation score, %", "scale": {"zero": False}}
     layers: list[Spec] = [
         {
-            "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 18}},
+            "mark": {"type": "line", "strokeWidth": 2, "point": dots(len(drawn), 18)},
             "encoding": {
                 "x": ROUND,
                 "y": {**y, "field": "score"},
@@ -101,12 +104,25 @@ def validation_figure(results: Results) -> Figure | None:
     }
     caption = (
         "Mean over sites of the global model's score on their validation cases, after each round; "
-        f"dashed: rows with fixed weights.{band}{every(stride)}"
+        f"dashed: rows with fixed weights.{band}{left}{every(stride)}"
     )
     return Figure(
         "validation", "Validation score over the rounds (Figure 3b)", caption, data, spec,
         about=_ends(drawn),
     )  # fmt: skip
+
+
+def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
+    """The rows that curves can be told apart of: the baseline and those that end highest."""
+    last = {item["row"]: item["score"] for item in sorted(drawn, key=lambda item: item["t"])}
+    labels = [row.label for row in results.rows if row.label in last]
+    if len(labels) <= MOST_CURVES:
+        return labels, ""
+    baseline = results.row(results.baseline)
+    first = baseline.label if baseline else ""
+    kept = sorted(labels, key=lambda label: (label != first, -last[label]))[:MOST_CURVES]
+    said = f" The baseline and the {MOST_CURVES - 1} rows of {len(labels)} that end highest."
+    return [label for label in labels if label in kept], said
 
 
 def _fixed(results: Results) -> list[str]:
@@ -150,7 +166,7 @@ def _per_site(
             "color": {"field": value, "type": "quantitative", "title": value},
         }
     else:
-        mark = {"type": "line", "point": {"size": 14}, "strokeWidth": 2}
+        mark = {"type": "line", "point": dots(len(drawn), 14), "strokeWidth": 2}
         scale: Spec = {"zero": limits[0] == 0}
         encoding = {
             "x": ROUND,

@@ -16,8 +16,9 @@ Data = list[dict[str, Any]]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 WIDTH, HEIGHT = 560, 280
-MOST_MARKS = 8000  # data rows drawn in one figure; the table behind it keeps all
+MOST_MARKS = 3000  # data rows drawn in one figure; the table behind it keeps all
 MOST_PANELS = 24
+MOST_FIGURES = 8  # of one kind, a row each
 MOST_LINES = 10  # sites that colours can tell apart; more are drawn as a heat map
 SHOWN = "shown_rows"  # parameter that the page's checkboxes set
 
@@ -30,7 +31,9 @@ COLOURS = (
 INK = "currentColor"
 STYLE: Spec = {
     "background": None,
-    "font": "system-ui, sans-serif",
+    "aria": False,  # the figure itself is described; words for every dot would bury that
+    "font": "Arial, Helvetica, Liberation Sans, sans-serif",  # as wide as what is measured with
+    "padding": 8,
     "view": {"stroke": None},
     "axis": {
         "labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK,
@@ -111,6 +114,17 @@ def thinned(data: Data, most: int = MOST_MARKS) -> tuple[Data, int]:
 def every(stride: int) -> str:
     """What a caption says of rounds that are not drawn."""
     return "" if stride == 1 else f" One round in {stride} is drawn; the CSV file has all."
+
+
+def few(labels: Sequence[str]) -> str:
+    """What a caption says where only the first rows of a kind have a figure."""
+    left = len(labels) - MOST_FIGURES
+    return f" The first {MOST_FIGURES} of {len(labels)} rows have this figure." if left > 0 else ""
+
+
+def dots(marks: int, size: int) -> bool | Spec:
+    """Dots on a line, as long as they can be told apart."""
+    return {"size": size} if marks <= 900 else False
 
 
 def row_filter(labels: Sequence[str]) -> Spec:

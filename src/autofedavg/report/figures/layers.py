@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from autofedavg.report.figures.figure import Data, Figure, Spec, every, thinned, tooltip
+from autofedavg.report.figures.figure import (
+    MOST_FIGURES,
+    Data,
+    Figure,
+    Spec,
+    every,
+    few,
+    thinned,
+    tooltip,
+)
 from autofedavg.report.figures.series import first, layer_wise, which
 from autofedavg.report.read import Results, Row, stem
 
 
 def layer_figures(results: Results) -> list[Figure]:
     """A figure for every row with a weight per layer."""
-    return [_figure(results, row) for row in results.rows if layer_wise(row)]
+    rows = [row for row in results.rows if layer_wise(row)]
+    said = few([row.label for row in rows])
+    return [_figure(results, row, said) for row in rows[:MOST_FIGURES]]
 
 
-def _figure(results: Results, row: Row) -> Figure:
+def _figure(results: Results, row: Row, said: str) -> Figure:
     chosen = first(row)
     P = len(chosen.rounds[-1]["alpha"][0])
     known = chosen.environment.get("layers") or []
@@ -40,7 +51,7 @@ def _figure(results: Results, row: Row) -> Figure:
                 "y": {"field": "layer", "type": "nominal", "title": None, "sort": layers,
                       "axis": {"labelOverlap": True, "labelLimit": 150}},
                 "color": {"field": "alpha", "type": "quantitative", "title": "alpha",
-                          "scale": {"domain": [0, 1], "scheme": "viridis"}},
+                          "scale": {"domainMin": 0, "scheme": "viridis"}},
                 "tooltip": tooltip(("site", ""), ("layer", ""), ("t", "d"), ("alpha", ".3f")),
             },
         },
@@ -53,7 +64,7 @@ def _figure(results: Results, row: Row) -> Figure:
         f"layers-{stem(row.name)}",
         f"Layer-wise weights: {row.label}",
         f"Layers from the input (top) to the output, rounds from left to right.{whose}"
-        f"{every(stride)}",
+        f"{every(stride)}{said}",
         data,
         spec,
         about=f"{row.label}: in the last round a site's weight differs by up to {spread:.2f} "

@@ -145,10 +145,11 @@ def matrix_figure(results: Results) -> Figure | None:
     if not data:
         return None
     sites = list(results.sites)
+    short = max(map(len, sites)) * len(sites) <= 36
     step = 46 if len(sites) <= 6 else max(9, 280 // len(sites))
     # "tested on" is a field with a space; Vega-Lite takes it as it is.
     x: Spec = {"field": "tested on", "type": "nominal", "sort": sites,
-               "axis": {"labelAngle": 0 if len(sites) <= 6 else -90}}  # fmt: skip
+               "axis": {"labelAngle": 0 if short else -90}}  # fmt: skip
     y: Spec = {"field": "model", "type": "nominal", "sort": sites, "title": "model of"}
     layers: list[Spec] = [
         {
@@ -178,7 +179,7 @@ def matrix_figure(results: Results) -> Figure | None:
     spec: Spec = {
         **row_filter(kept),
         "data": {"values": [item for item in data if item["row"] in kept]},
-        "columns": 3 if len(sites) <= 6 else 2,
+        "columns": 3 if len(sites) <= 4 else 2,
         "facet": {"field": "row", "type": "nominal", "title": None, "sort": kept},
         "spec": {"width": {"step": step}, "height": {"step": step}, "layer": layers},
     }

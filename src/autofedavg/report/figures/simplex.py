@@ -17,30 +17,41 @@ from autofedavg.report.figures.dirichlet import (
     on_triangle,
     outlines,
 )
-from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec, tooltip
+from autofedavg.report.figures.figure import (
+    COLOURS,
+    INK,
+    MOST_FIGURES,
+    Data,
+    Figure,
+    Spec,
+    few,
+    tooltip,
+)
 from autofedavg.report.figures.series import first, layer_wise, learns, which
 from autofedavg.report.read import Results, Row, stem
 
+States = Sequence[Mapping[str, Any]]
 CHOSEN = (0.0, 0.1, 1 / 6, 1.0)  # of T: the paper shows rounds 0, 30, 50 and 300 of 300
 MOST_STATES = 60  # states behind a slider; rounds between two show the earlier one
 SLIDER = "round"
 SIDE = 240
 _PLAIN: Spec = {"axis": None, "scale": {"domain": [-0.16, 1.16]}}
-_TALL: Spec = {"axis": None, "scale": {"domain": [-0.2, 1.12]}}
+_TALL: Spec = {"axis": None, "scale": {"domain": [-0.2, 1.0]}}
 
 
 def simplex_figures(results: Results) -> list[Figure]:
     """A figure for every row that learns its weights."""
     sites = list(results.sites)
     made = []
-    for row in results.rows:
-        if not learns(row) or not first(row).rounds:
-            continue
+    begun = [row for row in results.rows if learns(row) and first(row).rounds]
+    begun.sort(key=layer_wise)  # one weight per site first: the paper's figure
+    said = few([row.label for row in begun])
+    for row in begun[:MOST_FIGURES]:
         states = _states(row, len(sites))
         if len(sites) == 3:
-            made.append(_triangle(row, sites, states))
+            made.append(_triangle(row, sites, states, said))
         elif states and states[0]["beta"] is not None and not layer_wise(row):
-            made.append(_intervals(row, sites, states))
+            made.append(_intervals(row, sites, states, said))
     return made
 
 
@@ -68,7 +79,7 @@ def _chosen(last: int) -> list[int]:
     return sorted({round(share * last) for share in CHOSEN})
 
 
-def _triangle(row: Row, sites: Sequence[str], states: Sequence[Mapping[str, Any]]) -> Figure:
+def _triangle(row: Row, sites: Sequence[str], states: States, said: str) -> Figure:
     layered = layer_wise(row)
     spots: Data = []
     lines: Data = []
@@ -99,8 +110,8 @@ def _triangle(row: Row, sites: Sequence[str], states: Sequence[Mapping[str, Any]
     spec: Spec = {
         "datasets": datasets,
         "params": [_slider(T)],
-        "width": 2 * SIDE,
-        "height": 2 * SIDE * 0.9,
+        "width": 1.6 * SIDE,
+        "height": 1.6 * SIDE * 0.9,
         "layer": moving,
     }
     rounds = _shown_rounds(states)
@@ -133,7 +144,8 @@ def _triangle(row: Row, sites: Sequence[str], states: Sequence[Mapping[str, Any]
     whose = f" From {seed}." if seed else ""
     return Figure(
         f"simplex-{stem(row.name)}", f"Weights on the simplex: {row.label} (Figure 3c)",
-        f"A corner is a site that counts alone, the middle equal weights. {shown}{density}{whose}",
+        "A corner is a site that counts alone, the middle equal weights. "
+        f"{shown}{density}{whose}{said}",
         data, spec, still,
         f"{row.label}: " + "; ".join(_words(state) for state in states if state["t"] in rounds),
     )  # fmt: skip
@@ -205,7 +217,7 @@ def _layers(
     return made
 
 
-def _intervals(row: Row, sites: Sequence[str], states: Sequence[Mapping[str, Any]]) -> Figure:
+def _intervals(row: Row, sites: Sequence[str], states: States, said: str) -> Figure:
     drawn: Data = []
     for state in states:
         found = marginal_intervals(state["beta"])
@@ -241,7 +253,8 @@ def _intervals(row: Row, sites: Sequence[str], states: Sequence[Mapping[str, Any
         f"Distribution of the weights: {row.label} (Figure 3c)",
         "Per site: the weight that averages the models (dot), and where the Dirichlet holds half "
         "(thick) and nine tenths (thin) of the weights it draws."
-        + (f" From {seed}." if seed else ""),
+        + (f" From {seed}." if seed else "")
+        + said,
         [{"row": row.label, **{k: v for k, v in item.items() if k != "until"}} for item in drawn],
         spec,
         still,
@@ -284,7 +297,7 @@ def _slider(T: int) -> Spec:
     }
 
 
-def _shown_rounds(states: Sequence[Mapping[str, Any]]) -> list[int]:
+def _shown_rounds(states: States) -> list[int]:
     """The rounds on paper: those the states have that are nearest to the chosen ones."""
     known = [int(state["t"]) for state in states]
     return sorted({min(known, key=lambda t: abs(t - share * known[-1])) for share in CHOSEN})

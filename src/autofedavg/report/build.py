@@ -1,0 +1,143 @@
+"""A whole report: the page, and every table and figure as files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autofedavg.experiment.store import disk_errors, write_atomically
+from autofedavg.report import draw
+from autofedavg.report.cases import CaseTable, case_file, case_tables
+from autofedavg.report.classes import classes_table
+from autofedavg.report.costs import time_table, traffic_table
+from autofedavg.report.differences import differences_table
+from autofedavg.report.figures import all_figures
+from autofedavg.report.formats import FORMATS
+from autofedavg.report.gallery import Gallery
+from autofedavg.report.page import Drawn, drawn, page
+from autofedavg.report.provenance import (
+    data_table,
+    differing_table,
+    machines_table,
+    runs_table,
+    settings_table,
+)
+from autofedavg.report.read import Results, read_results, stem
+from autofedavg.report.tables import Table, scores_table, weights_table
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was read, and all that is made from it."""
+
+    results: Results
+    tables: Mapping[str, Sequence[Table]]
+    figures: Mapping[str, Sequence[Drawn]]
+    cases: Sequence[CaseTable]
+    examples: Gallery
+
+    @property
+    def title(self) -> str:
+        return self.results.title
+
+    def page(self, script: str = "") -> str:
+        """The page; with a script, the one of a server that shows it live."""
+        return page(self.results, self.tables, self.figures, self.cases, self.examples, script)
+
+    @property
+    def files(self) -> dict[str, Callable[[], bytes]]:
+        """Every file beside the page: its name, and what makes its content."""
+        made: dict[str, Callable[[], bytes]] = {}
+        for table in (table for part in self.tables.values() for table in part):
+            for ending, write in FORMATS.values():
+                made[f"tables/{table.name}.{ending}"] = partial(_encoded, write, table)
+        for figure in (figure for part in self.figures.values() for figure in part):
+            name = f"figures/{figure.figure.name}"
+            made[f"{name}.svg"] = partial(str.encode, figure.svg)
+            made[f"{name}.pdf"] = partial(draw.pdf, figure.svg)
+            made[f"{name}.csv"] = partial(_csv, figure)
+        for row in self.results.rows:
+            made[f"cases/{stem(row.name)}.csv"] = partial(_encoded, case_file, row)
+        return made
+
+    def write(self, out: Path, progress: Progress | None = None) -> Path:
+        """Writes everything below a folder, the page last.
+
+        Returns:
+            The page's file.
+        """
+        with disk_errors(out, "report again"):
+            for done, (name, make) in enumerate(self.files.items(), 1):
+                path = out / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(make())
+                if progress:
+                    progress("writing files", done, len(self.files))
+            write_atomically(out / "index.html", self.page().encode())
+        return out / "index.html"
+
+
+def build_report(
+    paths: Sequence[Path],
+    baseline: str = "",
+    *,
+    examples: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Reads run folders and draws all that can be drawn from them.
+
+    Args:
+        paths: run folders, or folders above them.
+        baseline: row to test against; the study's own when empty.
+        examples: whether to draw example cases, for which the models are applied again.
+        progress: told of long work.
+
+    Raises:
+        RunError: a folder is damaged, or the runs do not belong into one report.
+        MissingExtra: the packages that draw are not installed.
+    """
+    results = read_results(paths, baseline)
+    specified = all_figures(results)
+    total = sum(len(part) for part in specified.values())
+    figures: dict[str, list[Drawn]] = {}
+    done = 0
+    for part, wanted in specified.items():
+        figures[part] = []
+        for figure in wanted:
+            figures[part].append(drawn(figure))
+            done += 1
+            if progress:
+                progress("drawing figures", done, total)
+    return Report(results, report_tables(results), figures, case_tables(results), Gallery())
+
+
+def report_tables(results: Results) -> dict[str, list[Table]]:
+    """The tables by the part of the page they belong to; only those that have rows."""
+    parts: dict[str, list[Table | None]] = {
+        "scores": [scores_table(results), classes_table(results)],
+        "weights": [weights_table(results)],
+        "training": [],
+        "cases": [differences_table(results)],
+        "costs": [traffic_table(results), time_table(results)],
+        "origins": [
+            runs_table(results),
+            machines_table(results),
+            data_table(results),
+            settings_table(results),
+            differing_table(results),
+        ],
+    }
+    return {part: [table for table in made if table] for part, made in parts.items()}
+
+
+def _encoded(write: Callable[[Any], str], what: Any) -> bytes:
+    return write(what).encode()
+
+
+def _csv(figure: Drawn) -> bytes:
+    return figure.figure.csv().encode()

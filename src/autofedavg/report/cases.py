@@ -1,0 +1,66 @@
+"""The per-case scores behind every number of a report."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+from autofedavg.evaluation import case_means
+from autofedavg.report.read import Results, Row, stem
+
+MOST_IN_PAGE = 12_000  # numbers; more are linked as files
+
+
+@dataclass(frozen=True)
+class CaseTable:
+    """One row's cases: every model's test score, mean over the repeats.
+
+    Attributes:
+        key: the row's name as part of an anchor or a file's name.
+        models: "global", "local-<site>", ... in order.
+        lines: (site, case, scores in percent, one per model; None where it was not tested).
+    """
+
+    key: str
+    name: str
+    label: str
+    models: tuple[str, ...]
+    lines: tuple[tuple[str, str, tuple[float | None, ...]], ...]
+
+    @property
+    def numbers(self) -> int:
+        return len(self.lines) * len(self.models)
+
+
+def case_tables(results: Results) -> list[CaseTable]:
+    """A table for every row that has finished repeats."""
+    made = [_table(row) for row in results.rows]
+    return [table for table in made if table.lines]
+
+
+def case_file(row: Row) -> str:
+    """All test scores of a row as CSV, seed by seed and case by case."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["seed", "model", "site", "split", "case", "metric", "value"])
+    for seed, scores in row.whole().items():
+        writer.writerows([seed, *score[:-1], repr(score.value)] for score in scores)
+    return out.getvalue()
+
+
+def _table(row: Row) -> CaseTable:
+    whole = list(row.whole().values())
+    found = {score.model for scores in whole for score in scores}
+    models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
+    means = {model: case_means(whole, row.metric, model) for model in models}
+    keys = sorted({key for known in means.values() for key in known})
+    lines = tuple(
+        (site, case, tuple(_percent(means[model].get((site, case))) for model in models))
+        for site, case in keys
+    )
+    return CaseTable(stem(row.name), row.name, row.label, models, lines)
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value

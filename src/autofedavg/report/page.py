@@ -1,0 +1,139 @@
+"""One HTML page that stands alone: opens from disk, needs no network, prints, reads aloud."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from autofedavg.errors import missing_extra
+from autofedavg.report import draw
+from autofedavg.report.cases import MOST_IN_PAGE, CaseTable
+from autofedavg.report.differences import shown_p
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.read import Results, stem
+from autofedavg.report.tables import Cell, Table
+from autofedavg.report.words import how_far, in_short
+
+PARTS = (
+    ("short", "In short"),
+    ("scores", "Scores"),
+    ("weights", "What was learned"),
+    ("training", "Training"),
+    ("cases", "Case by case"),
+    ("examples", "Examples"),
+    ("costs", "What it costs"),
+    ("origins", "Where the numbers come from"),
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as the page holds it: a still picture, and what an interactive one is made from."""
+
+    figure: Figure
+    svg: str
+    json: str
+
+
+def drawn(figure: Figure) -> Drawn:
+    """Draws a figure for the page."""
+    # Inside a script element only "<" could end it.
+    spec = json.dumps(figure.interactive(), ensure_ascii=False).replace("<", "\\u003c")
+    return Drawn(figure, _own_ids(draw.svg(figure.printed()), figure.name), spec)
+
+
+def _own_ids(svg: str, name: str) -> str:
+    """The picture with its gradients and clips named after it: a page holds many pictures."""
+    return re.sub(r'(\bid="|url\(#)((?:gradient|clip)\w*)', rf"\1{name}-\2", svg)
+
+
+def page(
+    results: Results,
+    tables: Mapping[str, Sequence[Table]],
+    figures: Mapping[str, Sequence[Drawn]],
+    cases: Sequence[CaseTable],
+    examples: Any,
+    script: str = "",
+) -> str:
+    """The whole page.
+
+    Args:
+        results: what the report is about.
+        tables: by part of the page.
+        figures: by part of the page.
+        cases: every row's cases.
+        examples: pictures of cases, with `notes` and `groups`.
+        script: one more script, of a server that shows the page live; it may ask that server.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise missing_extra("report", "jinja2") from None
+    in_page = sum(table.numbers for table in cases) <= MOST_IN_PAGE
+    number_of = {site: number for number, site in enumerate(results.sites)}
+    scripts = [draw.script(), _resource("page.js"), *([script] if script else [])]
+    whole = Environment(
+        loader=PackageLoader("autofedavg.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    ).get_template("page.html.j2")
+
+    def link_of(cell: Cell) -> str:
+        if cell.source is None:
+            return ""
+        row, site = cell.source
+        if not in_page:
+            return f"cases/{stem(row)}.csv"
+        return f"#cases-{stem(row)}" + ("" if site is None else f"-{number_of[site]}")
+
+    return whole.render(
+        results=results,
+        tables=tables,
+        figures=figures,
+        cases=cases,
+        cases_in_page=in_page,
+        examples=examples,
+        number_of=number_of,
+        row_of=_rows(results),
+        short=in_short(results),
+        progress=how_far(results),
+        link_of=link_of,
+        shown_p=shown_p,
+        parts=PARTS,
+        policy=_policy(scripts, live=bool(script)),
+        style=_resource("page.css"),
+        scripts=scripts,
+        version=version("autofedavg"),
+    )
+
+
+def _rows(results: Results) -> dict[str, str]:
+    """A table line's label -> the label of the row it belongs to."""
+    known = {row.label: row.label for row in results.rows}
+    known |= {f"{row.label} - {site}": row.label for row in results.rows for site in results.sites}
+    return known
+
+
+def _policy(scripts: Sequence[str], *, live: bool) -> str:
+    """Only our own scripts run, and nothing is fetched but by a live page from its server."""
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    asked = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        f"connect-src {asked}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _resource(name: str) -> str:
+    return files("autofedavg.report").joinpath(name).read_text(encoding="utf-8")
