@@ -148,7 +148,7 @@ def example_cases(results: Results, method: str = "", progress: Progress | None 
         told[1] = chosen.label
         return _examples((baseline, chosen), rule, progress)
     except AutoFedAvgError as error:
-        return Examples(*told, notes=(f"no pictures: {_line(error)}",))
+        return Examples(told[0], told[1], notes=(f"no pictures: {_line(error)}",))
 
 
 Rows = tuple[Row, Row]  # the baseline's, the method's

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autofedavg.errors import ConfigError, DataError
 from autofedavg.report.read import Repeat
-from autofedavg.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,14 +63,16 @@ def open_run(repeat: Repeat, progress: Progress | None = None) -> Opened:
     from autofedavg.tasks.imaging.task import GridTask
     from autofedavg.trained.load import load_trained
 
-    name = str(repeat.config["task"]["name"])
-    if name not in TASKS or not issubclass(TASKS[name], GridTask):
-        raise ConfigError(f"the task {name!r} has no labelled images on a grid")
     trained = load_trained(repeat.folder)
     task = trained.config.task
+    if not isinstance(task, GridTask):
+        name = repeat.config["task"]["name"]
+        raise ConfigError(f"the task {name!r} segments no images, so there is nothing to draw")
     collection = task.collection(progress)
     compared = _same_data(repeat, task.outline(), collection)
-    return Opened(repeat, trained.network, collection, compared, _elsewhere(repeat))
+    device = _device(repeat)
+    network = trained.network.to(device)
+    return Opened(repeat, network, collection, compared, _elsewhere(repeat, device))
 
 
 def check_notes(checks: Sequence[Check]) -> list[str]:
@@ -113,10 +114,22 @@ def _changed(repeat: Repeat, what: str) -> DataError:
     )
 
 
-def _elsewhere(repeat: Repeat) -> str:
+def _device(repeat: Repeat) -> str:
+    """The device that the run was made on, if it can be had here."""
+    from autofedavg.workbench import checked_device
+
+    asked = str(repeat.environment.get("asked_device", "cpu"))
+    try:
+        checked_device(asked)
+    except ConfigError:
+        return "cpu"
+    return asked
+
+
+def _elsewhere(repeat: Repeat, device: str) -> str:
     """In what the machine that tested the run's models differs from this one."""
     from autofedavg.experiment.environment import environment
 
-    now = environment("cpu")
+    now = environment(device)
     then = [repeat.environment, *repeat.environment.get("resumed", [])][-1]
     return ", ".join(part for part in MACHINE if then.get(part) != now[part])

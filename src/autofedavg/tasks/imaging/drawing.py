@@ -12,6 +12,8 @@ from PIL import Image
 from autofedavg.tasks.imaging.files import Scan
 
 LONGEST = 256  # pixels of a picture's longer side
+BRIGHT = 0.15  # of the way from black to white: what is darker may be noise around a body,
+SPECKS = 0.02  # and so may be what is brighter in no more than this share of a row
 # Told apart by people with any kind of colour vision, and on grey.
 COLOURS = (
     (230, 159, 0),
@@ -95,6 +97,31 @@ def _fullest(masks: list[np.ndarray]) -> int:
         if area.any():
             return int(area.argmax())
     return len(areas[0]) // 2
+
+
+def framed(seen: View, low: float, high: float) -> View:
+    """The part of a grey slice that is not empty, with all that is drawn on it and a margin.
+
+    Args:
+        seen: the slice; colour is left as it is.
+        low: intensity that is drawn black.
+        high: intensity that is drawn white.
+    """
+    if seen.colour:
+        return seen
+    bright = seen.image[0] > low + BRIGHT * (high - low)
+    drawn = np.any([mask > 0 for mask in (seen.label, *seen.others)], axis=0)
+    parts = []
+    for across in (1, 0):
+        found = np.flatnonzero((bright.mean(axis=across) > SPECKS) | drawn.any(axis=across))
+        margin = 1 + bright.shape[1 - across] // 32
+        parts.append(
+            slice(max(0, found[0] - margin), found[-1] + margin + 1) if len(found) else slice(None)
+        )
+    box = tuple(parts)
+    others = tuple(mask[box] for mask in seen.others)
+    image = seen.image[(slice(None), *box)]
+    return seen._replace(image=image, label=seen.label[box], others=others)
 
 
 def picture(seen: View, low: float, high: float, longest: int = LONGEST) -> Image.Image:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from autofedavg.tasks.imaging.contours import Colour, Line, trace
-from autofedavg.tasks.imaging.drawing import COLOURS, View, picture, png
+from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, picture, png
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import written
@@ -50,6 +50,7 @@ def panels(seen: View, low: float, high: float, classes: int) -> list[Picture]:
         classes: how many there are; one is drawn in a colour for the label and one for the others,
             several have a colour each.
     """
+    seen = framed(seen, low, high)
     plain = picture(seen, low, high)
     own, others = colours_of(classes)
     drawn = [plain, _traced(plain, seen.label, own, DRAWN)]
@@ -79,12 +80,13 @@ def _traced(
 
 def _palette() -> Image.Image:
     """Shades of grey, and the lines' colours as they are and mixed with some of them."""
-    entries = [(round(255 * k / (GREYS - 1)),) * 3 for k in range(GREYS)]
-    entries += [
-        tuple(round(share * part + (1 - share) * grey) for part in colour)
+    values = [round(255 * k / (GREYS - 1)) for k in range(GREYS) for _ in range(3)]
+    values += [
+        round(share * part + (1 - share) * grey)
         for colour in COLOURS
         for share, grey in MIXED
+        for part in colour
     ]
     made = Image.new("P", (1, 1))
-    made.putpalette([part for entry in entries for part in entry])
+    made.putpalette(values)
     return made

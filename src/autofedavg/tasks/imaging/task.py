@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
-from autofedavg.tasks.imaging.collection import Collection
+
+if TYPE_CHECKING:
+    from autofedavg.tasks.imaging.collection import Collection
 
 
 class GridTask(Task):
