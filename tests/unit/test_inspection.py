@@ -18,11 +18,12 @@ from scipy import ndimage
 from autofedavg.errors import DataError
 from autofedavg.experiment.config import parse_study
 from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.imaging.drawing import COLOURS, View, view
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.inspection.comparison import HIGH, LOW, histogram, normalised
 from autofedavg.tasks.inspection.look import inspect
-from autofedavg.tasks.inspection.pictures import COLOURS, View, draw, view
+from autofedavg.tasks.inspection.pictures import draw
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
 from autofedavg.tasks.lists.starting import starting_study

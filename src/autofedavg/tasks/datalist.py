@@ -16,6 +16,7 @@ from autofedavg.errors import ConfigError, DataError
 from autofedavg.settings import setting
 from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
@@ -261,13 +262,19 @@ class Datalist(ImageTask):
 
     def describe(self) -> dict[str, Any]:
         task = self.resolved()
+        return {**self.outline(), "content_sha256": task._store().content(task.cases())}
+
+    def outline(self) -> dict[str, Any]:
         return {
             "data": f"data list {self.listing.path.name}",
             "cases": self._counted(),
             "split_sha256": split_digest(self.splits),
             "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",
-            "content_sha256": task._store().content(task.cases()),
         }
+
+    def collection(self, progress: Progress | None = None) -> Collection:
+        task = self.resolved(progress)
+        return Collection(task.cases(), task.classes, task.pipeline.pipeline(), self.cache)
 
     def _folds(self) -> dict[str, dict[str, str]]:
         return {

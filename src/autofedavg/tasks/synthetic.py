@@ -27,11 +27,13 @@ from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.settings import setting
-from autofedavg.task import Progress, Task
+from autofedavg.task import Progress
+from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.imaging.preparation import BINARY, Case
 from autofedavg.tasks.imaging.prepared import Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.task import GridTask
 from autofedavg.tasks.places import cache_home, is_folder
 
 VERSION = 1  # part of the cache's name: raise it whenever the same seed gives other volumes
@@ -87,7 +89,7 @@ class SyntheticPipeline(Pipeline):
     )
 
 
-class Synthetic(Task):
+class Synthetic(GridTask):
     """Lesions in three generated hospitals."""
 
     paths: ClassVar[tuple[str, ...]] = ("cache",)
@@ -135,7 +137,7 @@ class Synthetic(Task):
             }
         return table
 
-    def describe(self) -> dict[str, Any]:
+    def outline(self) -> dict[str, Any]:
         table = self.split()
         digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
         cases = {s: {k: len(v) for k, v in parts.items()} for s, parts in table.items()}
@@ -146,26 +148,28 @@ class Synthetic(Task):
         return f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm"
 
     def problem(self, progress: Progress | None = None) -> Problem:
-        folder = self._generate(progress)
-        wanted = {
-            site: [
-                Case(
-                    case,
-                    split,
-                    (folder / f"{case}_image.nii.gz",),
-                    folder / f"{case}_label.nii.gz",
-                )
-                for split, ids in parts.items()
-                for case in ids
-            ]
-            for site, parts in self.split().items()
-        }
-        prepared = Store(self.pipeline, cache=self.cache).sites(wanted, progress)
+        store = Store(self.pipeline, cache=self.cache)
+        prepared = store.sites(self._cases(progress), progress)
         sites: dict[str, LocalData] = {
             site: SegmentationSite(site, cases, self.pipeline, share=1 / len(prepared))
             for site, cases in prepared.items()
         }
         return Problem(self.network, loss(self.pipeline), sites)
+
+    def collection(self, progress: Progress | None = None) -> Collection:
+        return Collection(self._cases(progress), BINARY, self.pipeline, self.cache)
+
+    def _cases(self, progress: Progress | None) -> dict[str, list[Case]]:
+        """Every site's cases with their files."""
+        made = self._generate(progress)
+        return {
+            site: [
+                Case(name, split, (made / f"{name}_image.nii.gz",), made / f"{name}_label.nii.gz")
+                for split, names in parts.items()
+                for name in names
+            ]
+            for site, parts in self.split().items()
+        }
 
     def network(self) -> nn.Module:
         return network(self.pipeline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from autofedavg.task import Progress
 from autofedavg.tasks.archives.committed import Known, in_drawn_order, read_cases
 from autofedavg.tasks.archives.plausibility import warn_of_misplaced
 from autofedavg.tasks.archives.sources import Pair, Source, grid_of
+from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
@@ -146,7 +147,10 @@ class PublicTask(ImageTask):
         )
 
     def describe(self) -> dict[str, Any]:
-        splits, store = self.splits(), self._store(hold=0)
+        return {**self.outline(), "content_sha256": self._store(hold=0).content(self._cases())}
+
+    def outline(self) -> dict[str, Any]:
+        splits = self.splits()
         out = [known.case for known in self.withdrawn()]
         few = f"; the first {self.cases} of every site and split only" if self.cases else ""
         return {
@@ -156,8 +160,14 @@ class PublicTask(ImageTask):
                 for site, cases in splits.items()
             },
             "split_sha256": split_digest(splits),
-            "content_sha256": store.content(self._cases()),
         }
+
+    def collection(self, progress: Progress | None = None) -> Collection:
+        lacking = self.lacking()
+        if len(lacking) == len(self.known()):
+            raise self._error(self._told(lacking))
+        cases, classes = self._with_files(lacking), {self.structure: (1,)}
+        return Collection(cases, classes, self.pipeline, self.cache, len(lacking))
 
     def about(self) -> str:
         lines = [self.heading]
@@ -226,11 +236,19 @@ class PublicTask(ImageTask):
         Raises:
             DataError: files are missing; every case is told.
         """
-        wrong = self._told(self.lacking())
-        if wrong:
-            raise self._error(wrong)
+        lacking = self.lacking()
+        if lacking:
+            raise self._error(self._told(lacking))
+        return self._with_files(lacking)
+
+    def _with_files(self, lacking: Iterable[Known]) -> dict[str, list[Case]]:
+        without = {(known.site, known.case) for known in lacking}
         return {
-            site: [self._case(site, case, split) for case, split in cases.items()]
+            site: [
+                self._case(site, case, split)
+                for case, split in cases.items()
+                if (site, case) not in without
+            ]
             for site, cases in self.splits().items()
         }
 

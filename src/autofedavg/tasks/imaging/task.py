@@ -1,12 +1,36 @@
-"""What tasks on image files have in common."""
+"""What tasks on images have in common."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from autofedavg.settings import setting
-from autofedavg.task import Task
+from autofedavg.task import Progress, Task
+
+if TYPE_CHECKING:
+    from autofedavg.tasks.imaging.collection import Collection
 
 
-class ImageTask(Task):
+class GridTask(Task):
+    """A task whose cases are labelled images, each on a grid of its own."""
+
+    def collection(self, progress: Progress | None = None) -> Collection:
+        """The cases as files, to be opened one at a time.
+
+        Raises:
+            DataError: there are none at hand.
+        """
+        raise NotImplementedError
+
+    def outline(self) -> dict[str, Any]:
+        """What `describe` says as far as it is known without a look at the images."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        return self.outline()
+
+
+class ImageTask(GridTask):
     """A task whose cases are prepared into the cache."""
 
     hold: float = setting(

@@ -8,9 +8,10 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from autofedavg.tasks.imaging.drawing import COLOURS
 from autofedavg.tasks.inspection import text as words
 from autofedavg.tasks.inspection.charts import dots, ridges
-from autofedavg.tasks.inspection.pictures import COLOURS, Example
+from autofedavg.tasks.inspection.pictures import Example
 
 if TYPE_CHECKING:
     from autofedavg.tasks.inspection.look import Inspection

@@ -1,0 +1,296 @@
+"""Example cases (the paper's Figure 2): image, label, and what the baseline and a method found.
+
+Nothing here is chosen by eye: rows and cases by rule (`picks`), the slice by the label. What the
+models find is computed anew from their checkpoints and checked against scores.csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from autofedavg.errors import AutoFedAvgError, DataError, RunError, did_you_mean
+from autofedavg.report.picks import (
+    GAIN,
+    LOSS,
+    ONLY,
+    Pick,
+    Tested,
+    pick_cases,
+    pick_row,
+    shared_seed,
+    tested_cases,
+)
+from autofedavg.report.read import Results, Row
+from autofedavg.report.redone import Check, Opened, check_notes, open_run
+
+if TYPE_CHECKING:
+    from autofedavg.task import Progress
+
+IMAGE, LABEL = "image", "label"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture.
+
+    Attributes:
+        what: "image", "label", or the label of the row whose segmentation it shows.
+        png: the file.
+        size: width and height in pixels.
+        score: of a segmentation: that of the whole case, from scores.csv.
+    """
+
+    what: str
+    png: bytes
+    size: tuple[int, int]
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class ExampleCase:
+    """One case in four pictures.
+
+    Attributes:
+        why: what it is an example of.
+        difference: the method's score minus the baseline's.
+        slice: which slice is shown, from 1; None for flat images.
+        slices: how many there are.
+        upright: whether it is known that the patient's right is on the left.
+    """
+
+    site: str
+    case: str
+    why: str
+    difference: float
+    slice: int | None
+    slices: int
+    panels: tuple[Panel, ...]
+    upright: bool = False
+
+    @property
+    def caption(self) -> str:
+        """One line for below the pictures."""
+        place = "" if self.slice is None else f", slice {self.slice} of {self.slices}"
+        scores = ", ".join(
+            f"{p.what} {100 * p.score:.1f}" for p in self.panels if p.score is not None
+        )
+        return f"{self.case}: {self.why}, {100 * self.difference:+.1f} points ({scores}){place}"
+
+    def alt(self, panel: Panel) -> str:
+        """What a picture shows, for those who cannot see it."""
+        place = "" if self.slice is None else f", slice {self.slice} of {self.slices}"
+        case = f"{self.site}, case {self.case}{place}"
+        if panel.score is None:
+            return f"{case}: {'border of the label' if panel.what == LABEL else panel.what}"
+        return f"{case}: segmentation by {panel.what}, score {100 * panel.score:.1f}, and the label"
+
+
+class Key(NamedTuple):
+    """What a line's colour means; colours as CSS writes them."""
+
+    what: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The example cases of a report.
+
+    Attributes:
+        baseline: the label of the row that the method is compared with.
+        method: the label of the method's row.
+        cases: site by site.
+        notes: by which rules they were chosen, what they show, and what is missing and why.
+        key: what the lines' colours mean.
+    """
+
+    baseline: str
+    method: str
+    cases: tuple[ExampleCase, ...] = ()
+    notes: tuple[str, ...] = ()
+    key: tuple[Key, ...] = ()
+
+
+def example_cases(results: Results, method: str = "", progress: Progress | None = None) -> Examples:
+    """Draws the example cases of a study.
+
+    Args:
+        results: the runs, from `read_results`.
+        method: the name of the row to compare with the baseline; chosen by rule when empty.
+        progress: told of every case.
+
+    Returns:
+        The cases; without any, a note says why.
+
+    Raises:
+        RunError: there is no row called `method`.
+    """
+    names = [row.name for row in results.rows]
+    if method and method not in names:
+        raise RunError(
+            f"row {method!r} is not among the runs",
+            where="example cases",
+            remedy=did_you_mean(method, names),
+        )
+    baseline, chosen = results.row(results.baseline), results.row(method)
+    told = [row.label if row else "" for row in (baseline, chosen)]
+    try:
+        if baseline is None:
+            raise RunError("there is no baseline to compare with", remedy="name one")
+        if chosen is baseline:
+            raise RunError(f"{baseline.label} is the baseline itself", remedy="name another row")
+        rule = ""
+        if chosen is None:
+            chosen, rule = pick_row(results, baseline)
+        told[1] = chosen.label
+        return _examples((baseline, chosen), rule, progress)
+    except AutoFedAvgError as error:
+        return Examples(told[0], told[1], notes=(f"no pictures: {_line(error)}",))
+
+
+Rows = tuple[Row, Row]  # the baseline's, the method's
+Scored = tuple[Mapping[tuple[str, str], Tested], ...]  # of the same two, by site and case
+
+
+def _examples(rows: Rows, rule: str, progress: Progress | None) -> Examples:
+    labels = [row.label for row in rows]
+    seed = shared_seed(*rows)
+    if seed is None:
+        raise RunError(
+            f"{' and '.join(labels)} have no finished seed in common with a global model",
+            remedy="finish one with `autofedavg resume`",
+        )
+    tested = tuple(tested_cases(row, seed) for row in rows)
+    differences: dict[str, dict[str, float]] = {}
+    for site, case in sorted(tested[0].keys() & tested[1].keys()):
+        scores = [known[site, case].score for known in tested]
+        differences.setdefault(site, {})[case] = scores[1] - scores[0]
+    picks = [pick for site, known in differences.items() for pick in pick_cases(site, known)]
+    drawn = _draw(picks, labels, tested, progress)
+    notes = [
+        rule,
+        f"At every site: the test case with the median difference between {labels[1]} and "
+        f"{labels[0]}, the one with the largest gain and the one with the largest loss (seed "
+        f"{seed}; equal ones by name).",
+        *_without(differences, picks),
+        *_views(drawn.cases),
+        *drawn.notes,
+    ]
+    return Examples(labels[0], labels[1], drawn.cases, tuple(filter(None, notes)), drawn.key)
+
+
+class _Drawn(NamedTuple):
+    cases: tuple[ExampleCase, ...]
+    notes: list[str]
+    key: tuple[Key, ...]
+
+
+def _draw(
+    picks: Sequence[Pick], labels: Sequence[str], tested: Scored, progress: Progress | None
+) -> _Drawn:
+    """All cases, one at a time, with the models of one fold at a time."""
+    opened: dict[Path, Opened] = {}
+    shown: dict[Pick, ExampleCase] = {}
+    checks: list[Check] = []
+    failed: list[str] = []
+    compared = True
+    key: tuple[Key, ...] = ()
+    for done, pick in enumerate(sorted(picks, key=lambda pick: _fold(pick, tested)), 1):
+        pair = [known[pick.site, pick.case] for known in tested]
+        if any(known.repeat.folder not in opened for known in pair):
+            opened = {known.repeat.folder: open_run(known.repeat, progress) for known in pair}
+        runs = [opened[known.repeat.folder] for known in pair]
+        compared = compared and all(run.compared for run in runs)
+        key = _key([*runs[1].collection.classes])
+        try:
+            shown[pick], found = _draw_case(pick, labels, pair, runs)
+            checks += found
+        except AutoFedAvgError as error:
+            failed.append(_line(error))
+        if progress:
+            progress("drawing example cases", done, len(picks))
+    if not shown:
+        raise DataError(failed[0])
+    notes = check_notes(checks)
+    notes += [f"no picture: {reason}" for reason in failed]
+    if not compared:
+        notes.append(
+            "The data was not compared as a whole with that of the runs, for most of it is not "
+            "prepared on this machine; what is shown was, by its scores."
+        )
+    return _Drawn(tuple(shown[pick] for pick in picks if pick in shown), notes, key)
+
+
+def _draw_case(
+    pick: Pick, labels: Sequence[str], pair: Sequence[Tested], runs: Sequence[Opened]
+) -> tuple[ExampleCase, list[Check]]:
+    from autofedavg.tasks.imaging.drawing import view
+    from autofedavg.tasks.imaging.panels import panels, shades
+
+    collection = runs[1].collection
+    scan, label = collection.load(collection.case(pick.site, pick.case))
+    found = [
+        run.collection.segment(run.collection.case(pick.site, pick.case), run.network)
+        for run in runs
+    ]
+    checks = [
+        Check(f"{pick.site}, {pick.case}, {row}", anew.dice, known.score, run.elsewhere)
+        for row, anew, known, run in zip(labels, found, pair, runs, strict=True)
+    ]
+    seen = view(scan, label, *(one.classes for one in found))
+    pictures = panels(seen, *shades(scan, collection.how), len(collection.classes))
+    scores = (None, None, *(known.score for known in pair))
+    shown = tuple(
+        Panel(what, made.png, made.size, score)
+        for what, made, score in zip((IMAGE, LABEL, *labels), pictures, scores, strict=True)
+    )
+    case = ExampleCase(*pick, seen.slice, seen.slices, shown, seen.upright)
+    return case, checks
+
+
+def _fold(pick: Pick, tested: Scored) -> int:
+    return tested[0][pick.site, pick.case].repeat.fold or 0
+
+
+def _key(classes: Sequence[str]) -> tuple[Key, ...]:
+    from autofedavg.tasks.imaging.panels import colours_of
+
+    own, others = colours_of(len(classes))
+    if len(classes) == 1:
+        return Key(LABEL, f"rgb{own[0]}"), Key("segmentation", f"rgb{others[0]}")
+    return tuple(Key(name, f"rgb{colour}") for name, colour in zip(classes, own, strict=True))
+
+
+def _without(differences: Mapping[str, Mapping[str, float]], picks: Sequence[Pick]) -> list[str]:
+    """Which sites have no gain or no loss to show."""
+    notes = []
+    for why, what in ((GAIN, "gains"), (LOSS, "loses")):
+        having = {pick.site for pick in picks if pick.why in (why, ONLY)}
+        lacking = [site for site in differences if site not in having]
+        if lacking:
+            notes.append(f"No case {what} at {', '.join(lacking)}.")
+    return notes
+
+
+def _views(cases: Sequence[ExampleCase]) -> list[str]:
+    flat = all(case.slice is None for case in cases)
+    place = (
+        "" if flat else "Shown is the slice where the label is largest; scores are of whole cases. "
+    )
+    notes = [f"{place}Lines are borders. Beside segmentations, the label is dashed."]
+    turned = [case for case in cases if case.upright]
+    if not flat:
+        as_stored = [f"{case.site}, {case.case}" for case in cases if not case.upright]
+        where = "" if not turned else f" of {'; '.join(as_stored)}"
+        if turned:
+            notes.append("The patient's right is on the left, the front up.")
+        if as_stored:
+            notes.append(f"The files{where} do not say how the patient lies: shown as stored.")
+    return notes
+
+
+def _line(error: AutoFedAvgError) -> str:
+    return " ".join(str(error).split())

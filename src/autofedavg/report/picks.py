@@ -1,0 +1,129 @@
+"""Which row and which cases a report shows: rules, so that nobody looks for pretty ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from autofedavg.errors import RunError
+from autofedavg.report.read import Repeat, Results, Row
+
+OURS = "auto-fedavg"
+MEDIAN, GAIN, LOSS, ONLY = "median difference", "largest gain", "largest loss", "only case"
+
+
+class Tested(NamedTuple):
+    """A case's score, and the run that tested it."""
+
+    repeat: Repeat
+    score: float
+
+
+class Pick(NamedTuple):
+    """A case to show."""
+
+    site: str
+    case: str
+    why: str
+    difference: float
+
+
+def tested_cases(row: Row, seed: int) -> dict[tuple[str, str], Tested]:
+    """(site, case) -> the global model's test score with this seed, whichever fold it is of."""
+    return {
+        (score.site, score.case): Tested(repeat, score.value)
+        for repeat in row.finished
+        if repeat.seed == seed
+        for score in repeat.scores
+        if (score.model, score.split, score.metric) == ("global", "test", row.metric)
+    }
+
+
+def shared_seed(one: Row, other: Row) -> int | None:
+    """The lowest seed that both rows have finished, in all folds, with a global model."""
+    seeds = sorted(one.whole().keys() & other.whole().keys())
+    return next((s for s in seeds if tested_cases(one, s) and tested_cases(other, s)), None)
+
+
+def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
+    """The row to show beside the baseline, and the rule by which it is chosen.
+
+    Of the rows of Auto-FedAvg (without any: of all others) the one whose selected models have the
+    best mean validation score. Test scores have no say: they are what the pictures illustrate.
+
+    Raises:
+        RunError: no other row is finished.
+    """
+    others = [
+        row
+        for row in results.rows
+        if row.name != baseline.name and shared_seed(baseline, row) is not None
+    ]
+    if not others:
+        raise RunError(
+            "no row beside the baseline is finished and has a global model",
+            remedy="finish one with `autofedavg resume`",
+        )
+    ours = [row for row in others if row.repeats[0].config["method"]["name"] == OURS]
+    pool = ours or others
+    kind = "of Auto-FedAvg" if ours else "beside the baseline"
+    known = {row.name: score for row in pool if (score := _validation(row)) is not None}
+    best = max(pool, key=lambda row: known.get(row.name, -1.0))
+    if len(pool) == 1:
+        return best, f"{best.label} is the only row {kind}."
+    if not known:
+        return best, f"Of {len(pool)} rows {kind}, the first is shown: none was validated."
+    return best, (
+        f"Of {len(pool)} rows {kind}, {best.label} is shown: the models it selected have the best "
+        f"mean validation score ({100 * known[best.name]:.2f}). Test scores do not choose the row."
+    )
+
+
+def _validation(row: Row) -> float | None:
+    """The mean validation score of the models that a row selected, over its seeds and folds."""
+    counted = row.whole()
+    found = [_selected(repeat) for repeat in row.finished if repeat.seed in counted]
+    known = [score for score in found if score is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _selected(repeat: Repeat) -> float | None:
+    means = [line["validation"]["mean"] for line in repeat.rounds]
+    if repeat.config.get("select") == "last":
+        means = means[-1:]
+    return max((mean for mean in means if mean is not None), default=None)
+
+
+def pick_cases(site: str, differences: Mapping[str, float]) -> list[Pick]:
+    """The cases of a site to show: the median difference, the largest gain, the largest loss.
+
+    Args:
+        site: its name.
+        differences: case -> score of the method minus that of the baseline.
+
+    Returns:
+        Up to three different cases. A gain is shown only where there is one, and so is a loss; of
+        equal differences the first name counts. Of one or two cases all are shown.
+    """
+    order = sorted(differences, key=lambda case: (differences[case], case))
+    best = min(order, key=lambda case: (-differences[case], case))
+    ends: dict[str, str] = {}
+    if len(order) == 1:
+        ends[best] = ONLY
+    elif differences[best] > 0:
+        ends[best] = GAIN
+    if differences[order[0]] < 0:
+        ends.setdefault(order[0], LOSS)
+    middle = [case for case in _middle(order, differences) if case not in ends]
+    shown = dict.fromkeys(middle if len(order) < 3 else middle[:1], MEDIAN)
+    return [Pick(site, case, why, differences[case]) for case, why in (shown | ends).items()]
+
+
+def _middle(order: list[str], differences: Mapping[str, float]) -> list[str]:
+    """The cases with a median difference: the lower median first, if the number is even."""
+    n = len(order)
+    found = []
+    for place in ((n - 1) // 2, n // 2):
+        found += [case for case in order if differences[case] == differences[order[place]]]
+    return list(dict.fromkeys(found))
