@@ -25,6 +25,9 @@ def report(
     examples: Annotated[
         bool, typer.Option(help="With --out: pictures of cases, for which models are applied.")
     ] = True,
+    method: Annotated[
+        str, typer.Option(help="Row whose pictures stand beside the baseline's; chosen by rule.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Print the study's tables; with --out, write one page with all tables and figures."""
@@ -34,7 +37,11 @@ def report(
 
     made = None
     if out:
-        made = watched(lambda told: build_report(runs, baseline, examples=examples, progress=told))
+        made = watched(
+            lambda told: build_report(
+                runs, baseline, examples=examples, method=method, progress=told
+            )
+        )
     tables = made.tables if made else report_tables(read_results(runs, baseline))
     printed = [*tables["scores"], *tables["weights"]]
     typer.echo(joined(printed, "json" if as_json else format), nl=False)

@@ -14,9 +14,10 @@ from autofedavg.report.cases import CaseTable, case_file, case_tables
 from autofedavg.report.classes import classes_table
 from autofedavg.report.costs import time_table, traffic_table
 from autofedavg.report.differences import differences_table
+from autofedavg.report.examples import Examples, example_cases
 from autofedavg.report.figures import all_figures
 from autofedavg.report.formats import FORMATS
-from autofedavg.report.gallery import Gallery
+from autofedavg.report.gallery import groups, sheet
 from autofedavg.report.page import Drawn, drawn, page
 from autofedavg.report.provenance import (
     data_table,
@@ -39,7 +40,7 @@ class Report:
     tables: Mapping[str, Sequence[Table]]
     figures: Mapping[str, Sequence[Drawn]]
     cases: Sequence[CaseTable]
-    examples: Gallery
+    examples: Examples
 
     @property
     def title(self) -> str:
@@ -61,6 +62,10 @@ class Report:
             made[f"{name}.svg"] = partial(str.encode, figure.svg)
             made[f"{name}.pdf"] = partial(draw.pdf, figure.svg)
             made[f"{name}.csv"] = partial(_csv, figure)
+        for group in groups(self.examples):
+            drawing = partial(sheet, group, self.examples.key)
+            made[f"figures/{group.name}.svg"] = partial(_svg, drawing)
+            made[f"figures/{group.name}.pdf"] = partial(_pdf, drawing)
         for row in self.results.rows:
             made[f"cases/{stem(row.name)}.csv"] = partial(_encoded, case_file, row)
         return made
@@ -86,7 +91,8 @@ def build_report(
     paths: Sequence[Path],
     baseline: str = "",
     *,
-    examples: bool = True,
+    examples: Examples | bool = True,
+    method: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Reads run folders and draws all that can be drawn from them.
@@ -94,7 +100,9 @@ def build_report(
     Args:
         paths: run folders, or folders above them.
         baseline: row to test against; the study's own when empty.
-        examples: whether to draw example cases, for which the models are applied again.
+        examples: whether to draw example cases, for which models are applied again; or those
+            drawn before.
+        method: row that they compare with the baseline; chosen by rule when empty.
         progress: told of long work.
 
     Raises:
@@ -113,7 +121,11 @@ def build_report(
             done += 1
             if progress:
                 progress("drawing figures", done, total)
-    return Report(results, report_tables(results), figures, case_tables(results), Gallery())
+    if examples is True:
+        examples = example_cases(results, method, progress)
+    elif examples is False:
+        examples = Examples("", "", notes=("Left out, as asked.",))
+    return Report(results, report_tables(results), figures, case_tables(results), examples)
 
 
 def report_tables(results: Results) -> dict[str, list[Table]]:
@@ -137,6 +149,14 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
 
 def _encoded(write: Callable[[Any], str], what: Any) -> bytes:
     return write(what).encode()
+
+
+def _svg(drawing: Callable[[], str]) -> bytes:
+    return drawing().encode()
+
+
+def _pdf(drawing: Callable[[], str]) -> bytes:
+    return draw.pdf(drawing())
 
 
 def _csv(figure: Drawn) -> bytes:

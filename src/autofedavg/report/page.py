@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
 
 from autofedavg.errors import missing_extra
 from autofedavg.report import draw
 from autofedavg.report.cases import MOST_IN_PAGE, CaseTable
 from autofedavg.report.differences import shown_p
+from autofedavg.report.examples import Examples
 from autofedavg.report.figures.figure import Figure
+from autofedavg.report.gallery import groups, source
 from autofedavg.report.read import Results, stem
 from autofedavg.report.tables import Cell, Table
 from autofedavg.report.words import how_far, in_short
@@ -59,7 +60,7 @@ def page(
     tables: Mapping[str, Sequence[Table]],
     figures: Mapping[str, Sequence[Drawn]],
     cases: Sequence[CaseTable],
-    examples: Any,
+    examples: Examples,
     script: str = "",
 ) -> str:
     """The whole page.
@@ -69,7 +70,7 @@ def page(
         tables: by part of the page.
         figures: by part of the page.
         cases: every row's cases.
-        examples: pictures of cases, with `notes` and `groups`.
+        examples: pictures of cases.
         script: one more script, of a server that shows the page live; it may ask that server.
     """
     try:
@@ -101,6 +102,8 @@ def page(
         cases=cases,
         cases_in_page=in_page,
         examples=examples,
+        groups=groups(examples),
+        source=source,
         number_of=number_of,
         row_of=_rows(results),
         short=in_short(results),
