@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autofedavg.errors import RunError
 from autofedavg.experiment.store import disk_errors, write_atomically
 from autofedavg.report import draw
 from autofedavg.report.cases import CaseTable, case_file, case_tables
@@ -76,6 +77,8 @@ class Report:
         Returns:
             The page's file.
         """
+        if out.exists() and not out.is_dir():
+            raise RunError("this is a file", where=str(out), remedy="name a folder for the report")
         with disk_errors(out, "report again"):
             for done, (name, make) in enumerate(self.files.items(), 1):
                 path = out / name
