@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds
+from browsing import browser, open_page  # noqa: F401 - fixtures for all tests
 from toy import DirectFleet, toy_problem
 
 # The toy networks are far too small for threads, which wait for each other on a busy machine.
