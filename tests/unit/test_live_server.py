@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -298,20 +298,31 @@ def trickle(plug) -> None:
 
 
 def test_a_visitor_who_does_not_read_is_left(runs, monkeypatch) -> None:
-    monkeypatch.setattr(server_module, "ANSWERING", 0.3)
-    monkeypatch.setattr(server_module, "VISITORS", 1)
+    monkeypatch.setattr(server_module, "ANSWERING", 1.0)
+    monkeypatch.setattr(server_module, "VISITORS", 2)
     large = Plain(files={"large": lambda: bytes(50_000_000)})
-    with served(runs, build=lambda *_, **__: large) as (url, _):
+    with served(runs, build=lambda *_, **__: large) as (url, _), ExitStack() as idle:
         wait_for_page(url)
-        plug = socket.create_connection(("127.0.0.1", urlsplit(url).port), timeout=10)
-        plug.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(0.1)
-        assert ask(url).status == 503, "the only place is taken"
+        for _ in range(2):
+            idle.enter_context(begun(url, "/large"))
+        assert ask(url).status == 503, "every place is taken"
         until = time.monotonic() + 10
         while ask(url).status == 503:
             assert time.monotonic() < until
             time.sleep(0.05)
-        plug.close()
+
+
+@contextmanager
+def begun(url, path):
+    """A connection on which an answer has begun to come, and is read no further."""
+    until = time.monotonic() + 10
+    while True:
+        with socket.create_connection(("127.0.0.1", urlsplit(url).port), timeout=10) as plug:
+            plug.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            if plug.recv(12) == b"HTTP/1.1 200":
+                yield
+                return
+            assert time.monotonic() < until  # the place of the visitor before is not free yet
 
 
 def test_too_many_visitors_are_turned_away_and_room_comes_back(url) -> None:
