@@ -2,11 +2,13 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from tests_tiny import TINY
 
+import plain_report
 from autofedavg import cli, read_study, run_study
 
 
@@ -59,13 +61,13 @@ def start():
     """Like `command`, but returns the running process; killed at the end whatever happens."""
     running = []
 
-    def launch(*arguments: object) -> subprocess.Popen:
+    def launch(*arguments: object, program=("-m", "autofedavg"), **variables) -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-m", "autofedavg", *map(str, arguments)],
+            [sys.executable, *program, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "COVERAGE_PROCESS_START": ""},
+            env={**os.environ, "COVERAGE_PROCESS_START": "", **variables},
             # A shell that puts the tests into the background has Ctrl-C ignored, by children too.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
@@ -77,3 +79,20 @@ def start():
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def serving(start):
+    """Runs `serve` on any free port: the process, and the address it printed."""
+    there = find_spec("autofedavg.report.build")
+    program = ("-m", "autofedavg") if there else (str(Path(plain_report.__file__)),)
+
+    def launch(*arguments: object, **variables) -> tuple[subprocess.Popen, str]:
+        process = start(
+            "serve", *arguments, "--port", 0, "--every", 0.2, program=program, **variables
+        )
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://"), process.communicate()
+        return process, url
+
+    return launch

@@ -22,6 +22,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "resume": studies.resume,
     "check": studies.check,
     "report": results.report,
+    "serve": results.serve,
     "data": data.data,
     "list": data.list_,
 }

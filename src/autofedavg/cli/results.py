@@ -1,4 +1,4 @@
-"""Verbs that show results: report."""
+"""Verbs that show results: report, serve."""
 
 from __future__ import annotations
 
@@ -48,3 +48,44 @@ def report(
     if made and out:
         page = watched(lambda told: made.write(out, told))
         typer.echo(f"report written to {page}", err=True)
+
+
+def serve(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders above them; also ones to come.")
+    ],
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 is any free one.", min=0, max=65535)
+    ] = 8765,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    expose: Annotated[
+        bool,
+        typer.Option("--expose", help="Allow an address that other machines reach; see the docs."),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name the page may be asked for by. Repeatable."),
+    ] = None,
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token, also on this machine.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(help="Seconds between two looks at the folders.", min=0.2)
+    ] = 1.5,
+    browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
+    baseline: Annotated[
+        str, typer.Option(help="Row to test against; the study's by default.")
+    ] = "",
+) -> None:
+    """Show the report in a browser while runs go on; nothing is written. Ctrl-C ends it."""
+    from autofedavg.live.serving import Door, serve
+
+    serve(
+        runs,
+        Door(host, port, expose, tuple(allow_host or ()), token),
+        tell=typer.echo,
+        say=lambda text: typer.echo(text, err=True),
+        baseline=baseline,
+        every=every,
+        browse=browse,
+    )
