@@ -10,9 +10,11 @@ import torch
 from PIL import Image
 
 from autofedavg.averaging import Layout
+from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
+from autofedavg.tasks.imaging.task import GridTask
 from autofedavg.workbench import Training
 from lookalikes import cifar10_binary
 from lookalikes_ct import write_covid, write_pancreas
@@ -172,6 +174,29 @@ def test_loss_can_be_trained_and_scores_lie_between_zero_and_one(made) -> None:
         values = [score.value for score in scores if score.metric == problem.metric]
         assert len(values) == len(cases)
         assert all(0 <= value <= 1 for value in values)
+
+
+def test_a_single_case_is_segmented_and_scored_as_all_are(made) -> None:
+    task, problem, _ = made
+    if not isinstance(task, GridTask):
+        assert "dice" not in problem.metric  # what is scored by Dice can be drawn
+        return
+    network = problem.network().eval()
+    collection = task.collection()
+    described = task.describe()
+    assert task.outline().items() <= described.items()
+    assert "content_sha256" not in described or collection.content() == described["content_sha256"]
+    for site, data in problem.sites.items():
+        with torch.no_grad():
+            scores = [s for s in data.score(network, "test") if s.metric == "dice"]
+        for score in scores:
+            case = collection.case(site, score.case)
+            scan, label = collection.load(case)
+            found = collection.segment(case, network)
+            assert found.dice == score.value
+            assert found.classes.shape == label.shape == scan.grid
+    with pytest.raises(DataError, match="its files are not at hand"):
+        collection.case(site, "nobody")
 
 
 def test_progress_is_told_to_the_end(made) -> None:

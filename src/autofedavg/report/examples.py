@@ -20,8 +20,8 @@ from autofedavg.report.picks import (
     Tested,
     pick_cases,
     pick_row,
+    scored_cases,
     shared_seed,
-    tested_cases,
 )
 from autofedavg.report.read import Results, Row
 from autofedavg.report.redone import Check, Opened, check_notes, open_run
@@ -163,11 +163,13 @@ def _examples(rows: Rows, rule: str, progress: Progress | None) -> Examples:
             f"{' and '.join(labels)} have no finished seed in common with a global model",
             remedy="finish one with `autofedavg resume`",
         )
-    tested = tuple(tested_cases(row, seed) for row in rows)
+    tested = tuple(scored_cases(row, seed) for row in rows)
     differences: dict[str, dict[str, float]] = {}
     for site, case in sorted(tested[0].keys() & tested[1].keys()):
         scores = [known[site, case].score for known in tested]
         differences.setdefault(site, {})[case] = scores[1] - scores[0]
+    if not differences:
+        raise RunError(f"{' and '.join(labels)} have tested no case in common")
     picks = [pick for site, known in differences.items() for pick in pick_cases(site, known)]
     drawn = _draw(picks, labels, tested, progress)
     notes = [
@@ -209,17 +211,17 @@ def _draw(
             shown[pick], found = _draw_case(pick, labels, pair, runs)
             checks += found
         except AutoFedAvgError as error:
-            failed.append(_line(error))
+            failed.append(f"{pick.site}, {pick.case}: {_line(error)}")
         if progress:
             progress("drawing example cases", done, len(picks))
     if not shown:
         raise DataError(failed[0])
     notes = check_notes(checks)
-    notes += [f"no picture: {reason}" for reason in failed]
+    notes += [f"no picture of {reason}" for reason in failed]
     if not compared:
         notes.append(
-            "The data was not compared as a whole with that of the runs, for most of it is not "
-            "prepared on this machine; what is shown was, by its scores."
+            "The data was not compared as a whole with that of the runs, for too little of it is "
+            "prepared on this machine; what is shown was checked by its scores."
         )
     return _Drawn(tuple(shown[pick] for pick in picks if pick in shown), notes, key)
 

@@ -29,7 +29,7 @@ class Pick(NamedTuple):
     difference: float
 
 
-def tested_cases(row: Row, seed: int) -> dict[tuple[str, str], Tested]:
+def scored_cases(row: Row, seed: int) -> dict[tuple[str, str], Tested]:
     """(site, case) -> the global model's test score with this seed, whichever fold it is of."""
     return {
         (score.site, score.case): Tested(repeat, score.value)
@@ -43,7 +43,7 @@ def tested_cases(row: Row, seed: int) -> dict[tuple[str, str], Tested]:
 def shared_seed(one: Row, other: Row) -> int | None:
     """The lowest seed that both rows have finished, in all folds, with a global model."""
     seeds = sorted(one.whole().keys() & other.whole().keys())
-    return next((s for s in seeds if tested_cases(one, s) and tested_cases(other, s)), None)
+    return next((s for s in seeds if scored_cases(one, s) and scored_cases(other, s)), None)
 
 
 def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:

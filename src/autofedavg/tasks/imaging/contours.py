@@ -85,9 +85,8 @@ def trace(made: Image.Image, mask: np.ndarray, colour: Colour, line: Line) -> Im
         for part in _dashes(scaled) if line.dashed else [np.concatenate([scaled, scaled[:2]])]:
             points = [(column, row) for row, column in part]
             for layer, width in ((case, line.width + 2 * CASING), (core, line.width)):
-                ImageDraw.Draw(layer).line(
-                    points, fill=255, width=round(width * FINE), joint="curve"
-                )
+                fine = round(width * FINE) | 1  # of an odd width, so that it has a middle
+                ImageDraw.Draw(layer).line(points, fill=255, width=fine, joint="curve")
     dark = case.reduce(FINE).point(lambda value: round(value * DARKNESS))
     drawn = made.copy()
     drawn.paste((0, 0, 0), mask=dark)

@@ -114,7 +114,7 @@ def framed(seen: View, low: float, high: float) -> View:
     parts = []
     for across in (1, 0):
         found = np.flatnonzero((bright.mean(axis=across) > SPECKS) | drawn.any(axis=across))
-        margin = 1 + bright.shape[1 - across] // 32
+        margin = 1 + bright.shape[1 - across] // 64
         parts.append(
             slice(max(0, found[0] - margin), found[-1] + margin + 1) if len(found) else slice(None)
         )
