@@ -157,6 +157,13 @@
     return best;
   }
 
+  function scrollBack(there) {
+    const again = there && document.getElementById(there.id);
+    if (!again) return;
+    const moved = again.getBoundingClientRect().top - there.top;
+    window.scrollBy({ left: 0, top: moved, behavior: "instant" });
+  }
+
   function replace(fresh) {
     const kept = remember(), there = anchor(), [x, y] = [window.scrollX, window.scrollY];
     main.style.minHeight = `${main.offsetHeight}px`;  // figures are drawn anew: no jump meanwhile
@@ -166,14 +173,12 @@
     document.dispatchEvent(new CustomEvent("report:replaced"));
     announce([...changed, ...restore(kept)]);
     window.scrollTo({ left: x, top: y, behavior: "instant" });
-    const again = there && y > 0 && document.getElementById(there.id);
-    if (again) {
-      const moved = again.getBoundingClientRect().top - there.top;
-      window.scrollBy({ left: 0, top: moved, behavior: "instant" });
-    }
+    if (y > 0) scrollBack(there);
+    const rested = window.scrollY;
     const settle = () => {
       announce(restore(kept));
       main.style.minHeight = "";
+      if (y > 0 && window.scrollY === rested) scrollBack(there);  // else the reader went on
     };
     document.addEventListener("report:drawn", settle, { once: true });
     window.setTimeout(settle, HOLD);
