@@ -13,15 +13,10 @@ from autofedavg.engines import ENGINES
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
 from autofedavg.experiment.environment import environment
+from autofedavg.experiment.ledger import read_json, read_toml, run_path
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen, check_run, run
-from autofedavg.experiment.store import (
-    RunFolder,
-    disk_errors,
-    read_json,
-    read_toml,
-    write_atomically,
-)
+from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
@@ -76,7 +71,7 @@ def run_study(
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
-        (_folder(home, config.name, seed, fold), config, seed)
+        (run_path(home, config.name, seed, fold), config, seed)
         for config, fold, seed in study.jobs()
     ]
     for folder, _, _ in wanted:
@@ -133,7 +128,7 @@ def resume(
         folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
         wanted += [
             (
-                _folder(path, config.name, seed, fold),
+                run_path(path, config.name, seed, fold),
                 config if fold is None else config.on_fold(fold, folds),
                 seed,
             )
@@ -141,11 +136,6 @@ def resume(
         ]
     _run_all(wanted, machine, observer)
     return path
-
-
-def _folder(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
-    place = home / row if fold is None else home / row / f"fold-{fold}"
-    return place / f"seed-{seed}"
 
 
 def _run_all(

@@ -10,7 +10,7 @@ from typing import Any
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
-from autofedavg.experiment.store import RunFolder, find_runs, read_json
+from autofedavg.experiment.ledger import Ledger, read_json, run_paths
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     Raises:
         RunError: a folder is damaged, or the runs do not belong into one table.
     """
-    repeats = [_read(folder) for folder in find_runs(paths)]
+    repeats = [_read(Ledger(path)) for path in run_paths(paths)]
     folds = _folds(repeats)
     _refuse_mixture(repeats)
     study = _study_of(repeats[0].folder)
@@ -112,7 +112,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     return Results(title, tuple(rows), str(wanted), sites, str(data["data"]))
 
 
-def _read(folder: RunFolder) -> Repeat:
+def _read(folder: Ledger) -> Repeat:
     try:
         config = tomllib.loads((folder.path / "config.toml").read_text(encoding="utf-8"))
         environment = read_json(folder.path / "environment.json")
