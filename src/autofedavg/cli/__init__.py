@@ -23,6 +23,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "check": studies.check,
     "watch": live.watch,
     "report": results.report,
+    "compare": results.compare,
     "data": data.data,
     "list": data.list_,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,17 +135,23 @@ def _read(folder: Ledger) -> Repeat:
 
 
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
+    for what, other, first in apart(repeats):
+        raise RunError(
+            f"{what} differs from that of {first.folder}",
+            where=str(other.folder),
+            remedy="report them apart: their numbers cannot stand in one table",
+        )
+
+
+def apart(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Repeat, Repeat]]:
+    """(what, run, first run) of all that keeps runs from standing in one table."""
     of_fold: dict[int | None, Repeat] = {}
     for other in repeats:
         same_fold = of_fold.setdefault(other.fold, other)
         for first, identity in ((repeats[0], _everywhere), (same_fold, _identity)):
             for what, mine in identity(other).items():
                 if mine != identity(first)[what]:
-                    raise RunError(
-                        f"{what} differs from that of {first.folder}",
-                        where=str(other.folder),
-                        remedy="report them apart: their numbers cannot stand in one table",
-                    )
+                    yield what, other, first
 
 
 def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
