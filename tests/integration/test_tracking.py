@@ -382,7 +382,7 @@ def outside(code: str, calls: Path, *arguments: object) -> str:
 def test_nothing_goes_to_a_network(tiny, tmp_path) -> None:
     asked = outside(
         RUN, tmp_path / "calls", "run", tiny, "--only", "fedavg", "--out", tmp_path / "runs",
-        "--workers", 1, "--track", "mlflow", "--track", "tensorboard",
+        "--set", "rounds=1", "--workers", 1, "--track", "mlflow", "--track", "tensorboard",
     )  # fmt: skip
     assert "mlflow" not in asked
     assert asked == ""
