@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from autofedavg.evaluation import ScoreRow
-from autofedavg.experiment.store import RunFolder, run_folder
+from autofedavg.experiment.ledger import run_path
+from autofedavg.experiment.store import RunFolder
 
 METHODS = {
     "local-only": {"name": "local-only"},
@@ -48,7 +49,7 @@ def write_study(
         listed.append({"jobs": [[None, seed] for seed in seeds], "config": config})
         for seed in seeds:
             if (name, seed) not in missing:
-                path = run_folder(home, name, seed)
+                path = run_path(home, name, seed)
                 write_run(path, config, method, seed, sorted(sites), rounds, cases, layers)
     study = {"name": home.name, "title": title, "baseline": "fedavg", "runs": listed}
     (home / "study.json").write_text(json.dumps(study))

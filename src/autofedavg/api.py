@@ -17,10 +17,11 @@ from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.experiment.config import LOADERS
+from autofedavg.experiment.ledger import read_json, read_toml
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import KINDS, Seen, Select, check_run, run
-from autofedavg.experiment.store import RunFolder, read_json, read_toml
+from autofedavg.experiment.store import RunFolder
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.method import Method

@@ -82,3 +82,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"choose from: {', '.join(sorted(known))}"
+
+
+def printable(words: str) -> str:
+    r"""Text from outside without anything that could steer a terminal.
+
+    Example:
+        >>> printable("clinic \x1b[2J")
+        'clinic �[2J'
+    """
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)

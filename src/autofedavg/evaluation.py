@@ -10,9 +10,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from scipy import stats
-
 SIGNIFICANT = 0.05
 
 
@@ -116,6 +113,9 @@ def compare(
     Returns:
         None when no case is scored by both. Zero differences are dropped (Wilcoxon's own rule).
     """
+    import numpy as np
+    from scipy import stats
+
     keys = sorted(k for k in method.keys() & baseline.keys() if site is None or k[0] == site)
     if not keys:
         return None

@@ -12,7 +12,7 @@ from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import ConfigError
 from autofedavg.experiment.environment import environment
-from autofedavg.experiment.store import read_json
+from autofedavg.experiment.ledger import read_json
 from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training

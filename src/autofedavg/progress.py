@@ -33,7 +33,7 @@ class Bars(Observer):
             self._data, description=what, completed=done, total=total, visible=done < total
         )
 
-    def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
+    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._progress.update(self._study, completed=index - 1, total=total, visible=total > 1)
         fold = f", fold {getattr(run.task, 'fold', 0)}" if run.folds else ""
         self._progress.reset(
@@ -75,7 +75,7 @@ class Lines(Observer):
     def preparing(self, what: str, done: int, total: int) -> None:
         self._say(f"{what}: {done} of {total}")
 
-    def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
+    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._what = f"run {index} of {total}, {run.name}, seed {seed}"
 
     def round(self, seen: Seen) -> None:

@@ -13,16 +13,10 @@ from autofedavg.engines import ENGINES
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
 from autofedavg.experiment.environment import environment
+from autofedavg.experiment.ledger import read_json, read_toml, run_path
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen, check_run, run
-from autofedavg.experiment.store import (
-    RunFolder,
-    disk_errors,
-    read_json,
-    read_toml,
-    run_folder,
-    write_atomically,
-)
+from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
@@ -37,14 +31,44 @@ class Observer:
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data is being made ready."""
 
-    def started(self, run: RunConfig, seed: int, index: int, total: int) -> None:
-        """Run `index` of `total` begins."""
+    def found(self, folder: Path) -> None:
+        """A run that was finished before: nothing is computed."""
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
+        """Run `index` of `total` begins; its folder may not be there yet."""
 
     def round(self, seen: Seen) -> None:
         """A round is over and on disk."""
 
     def finished(self, folder: Path) -> None:
         """A run is over."""
+
+
+class Observers(Observer):
+    """Tells several observers, one after the other."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        for observer in self._observers:
+            observer.preparing(what, done, total)
+
+    def found(self, folder: Path) -> None:
+        for observer in self._observers:
+            observer.found(folder)
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
+        for observer in self._observers:
+            observer.started(run, seed, index, total, folder)
+
+    def round(self, seen: Seen) -> None:
+        for observer in self._observers:
+            observer.round(seen)
+
+    def finished(self, folder: Path) -> None:
+        for observer in self._observers:
+            observer.finished(folder)
 
 
 def run_study(
@@ -77,7 +101,7 @@ def run_study(
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
-        (run_folder(home, config.name, seed, fold), config, seed)
+        (run_path(home, config.name, seed, fold), config, seed)
         for config, fold, seed in study.jobs()
     ]
     for folder, _, _ in wanted:
@@ -134,7 +158,7 @@ def resume(
         folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
         wanted += [
             (
-                run_folder(path, config.name, seed, fold),
+                run_path(path, config.name, seed, fold),
                 config if fold is None else config.on_fold(fold, folds),
                 seed,
             )
@@ -152,12 +176,13 @@ def _run_all(
     problems: dict[str, Problem] = {}
     for index, (path, config, seed) in enumerate(wanted, 1):
         if (path / "status.json").exists() and RunFolder(path).status() == "finished":
+            observer.found(path)
             continue
         if (path / "config.toml").exists():  # what was begun goes on as it was begun
             config = parse_run(read_toml(path / "config.toml"), str(path))
         config = config.resolved(observer.preparing)
         key = _problem(problems, config.task, observer.preparing)
-        observer.started(config, seed, index, len(wanted))
+        observer.started(config, seed, index, len(wanted), path)
         _run_one(path, config, seed, machine, problems[key], observer)
         observer.finished(path)
 

@@ -258,7 +258,7 @@ def test_help_and_import_stay_light() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", helped], check=True, capture_output=True, text=True
     )
-    for verb in ("run", "resume", "report", "check", "data", "list"):
+    for verb in ("run", "resume", "watch", "report", "compare", "check", "data", "list"):
         assert verb in done.stdout
 
 

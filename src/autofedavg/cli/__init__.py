@@ -12,7 +12,7 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, results, studies
+from autofedavg.cli import data, live, results, studies
 from autofedavg.cli.app import app
 from autofedavg.errors import AutoFedAvgError
 
@@ -21,8 +21,10 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
     "check": studies.check,
+    "watch": live.watch,
     "report": results.report,
     "serve": results.serve,
+    "compare": results.compare,
     "data": data.data,
     "list": data.list_,
 }

@@ -1,7 +1,8 @@
-"""Verbs that show results: report, serve."""
+"""Verbs that show results: report, compare, serve."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -89,3 +90,17 @@ def serve(
         every=every,
         browse=browse,
     )
+
+
+def compare(
+    left: Annotated[Path, typer.Argument(help="A run folder, or the folder of a row.")],
+    right: Annotated[Path, typer.Argument(help="Another one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two runs: settings, environment, scores, weights."""
+    from autofedavg.report.compare import compare_runs
+    from autofedavg.report.compare_text import comparison_text
+
+    made = compare_runs(left, right)
+    text = json.dumps(made.plain(), indent=1) + "\n" if as_json else comparison_text(made)
+    typer.echo(text, nl=False)

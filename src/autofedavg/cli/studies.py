@@ -25,6 +25,10 @@ Threads = Annotated[
     int | None,
     typer.Option(help="Threads per worker (default: chosen; may change last bits).", min=1),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Also copy to tensorboard or mlflow. Repeatable."),
+]
 
 
 def run(
@@ -38,13 +42,15 @@ def run(
     device: Device = "cpu",
     workers: Workers = None,
     threads: Threads = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a study: every row with every seed."""
     from autofedavg.experiment.config import read_study
     from autofedavg.machines import Machine
     from autofedavg.progress import watching
-    from autofedavg.studies import run_study
+    from autofedavg.studies import Observers, run_study
+    from autofedavg.tracking.trackers import tracking
 
     plan = read_study(
         study,
@@ -53,8 +59,9 @@ def run(
         only or [],
         _numbers(folds, "folds"),
     )
-    with watching() as observer:
-        home = run_study(plan, out, Machine(engine, device, workers, threads), observer)
+    machine = Machine(engine, device, workers, threads)
+    with tracking(track or []) as trackers, watching() as bars:
+        home = run_study(plan, out, machine, Observers(bars, *trackers))
     _say_where(home, as_json)
 
 
@@ -63,15 +70,19 @@ def resume(
     engine: Annotated[str, typer.Option(help="Engine; as before when left out.")] = "",
     device: Annotated[str, typer.Option(help="Device; as before when left out.")] = "",
     workers: Workers = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on from the last checkpoint: the same bits as if never stopped."""
     from autofedavg.machines import Machine
     from autofedavg.progress import watching
+    from autofedavg.studies import Observers
     from autofedavg.studies import resume as go_on
+    from autofedavg.tracking.trackers import tracking
 
-    with watching() as observer:
-        home = go_on(folder, Machine(engine or None, device or None, workers), observer)
+    machine = Machine(engine or None, device or None, workers)
+    with tracking(track or []) as trackers, watching() as bars:
+        home = go_on(folder, machine, Observers(bars, *trackers))
     _say_where(home, as_json)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from autofedavg.averaging import Layout
 from autofedavg.experiment.config import Study
 from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.words import size
 from autofedavg.task import Progress
 
 
@@ -40,18 +41,18 @@ def forecast_text(seen: dict[str, Any]) -> str:
         for item, value in zip(row["settings"], values, strict=True):
             lines.append(f"  {item['setting']:<{width}}  {value:<{wide}}  {item['origin']}")
         lines.append(
-            f"  model {_size(row['model_bytes'])} ({row['parameters']:,} numbers, "
+            f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
             f"{row['layers']} layers); {row['sites']} sites; data {row['data']}"
         )
         lines.append(
-            f"  traffic {_size(traffic['total'])} over {row['rounds']} rounds: "
-            f"{_size(traffic['fedavg_a_round'])} a round as FedAvg, "
+            f"  traffic {size(traffic['total'])} over {row['rounds']} rounds: "
+            f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
             f"{100 * traffic['extra']:.1f} % more for learning the weights, "
-            f"{_size(traffic['validation_a_round'])} a round to validate"
+            f"{size(traffic['validation_a_round'])} a round to validate"
         )
         lines.append(
-            f"  memory about {_size(memory['bank'])} for the models, "
-            f"{_size(memory['per_worker'])} per worker, {_size(memory['data'])} for the data"
+            f"  memory about {size(memory['bank'])} for the models, "
+            f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data"
         )
     return "\n".join([*lines, "", "the study is valid"])
 
@@ -91,11 +92,3 @@ def _row(run: RunConfig) -> dict[str, Any]:
             "data": run.task.memory(),
         },
     }
-
-
-def _size(count: float) -> str:
-    units = ["B", "KiB", "MiB", "GiB"]
-    while count >= 1024 and len(units) > 1:
-        count /= 1024
-        units.pop(0)
-    return f"{count:.{0 if units[0] == 'B' else 1}f} {units[0]}"

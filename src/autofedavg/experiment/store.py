@@ -1,12 +1,6 @@
-"""The run folder: enough to redo, resume and report a run; no pickles; nothing half-written.
+"""The run folder as it is written, with its checkpoints: no pickles, nothing half-written.
 
-runs/<study>/<row>/seed-<n>/
-    config.toml        every value, with its origin
-    environment.json   versions, commit, device, threads, data
-    rounds.jsonl       one line a round
-    scores.csv         model, site, split, case, metric, value
-    checkpoints/       last-<t>, best-global, best-local-<site>: .safetensors and .json
-    log.txt, status.json
+What is in it and how the rest is read: `ledger`.
 """
 
 from __future__ import annotations
@@ -18,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +23,8 @@ from torch import Tensor
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow
+from autofedavg.experiment.ledger import SCHEMA, Ledger, read_json, run_paths
 
-SCHEMA = 1
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
 log = logging.getLogger(__name__)
 
@@ -43,11 +36,8 @@ class Checkpoint(NamedTuple):
     facts: dict[str, Any]
 
 
-class RunFolder:
-    """One run on disk."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class RunFolder(Ledger):
+    """One run on disk, to be written."""
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunFolder:
@@ -98,27 +88,11 @@ class RunFolder:
         content = {"schema": SCHEMA, "state": state, **({"error": error} if error else {})}
         write_atomically(self.path / "status.json", _json(content))
 
-    def status(self) -> str:
-        content = read_json(self.path / "status.json")
-        if content.get("schema", SCHEMA) > SCHEMA:
-            raise RunError(
-                f"the folder was written by a newer version (schema {content['schema']})",
-                where=str(self.path),
-                remedy="update autofedavg",
-            )
-        return str(content.get("state", "unknown"))
-
     def append_round(self, line: Mapping[str, Any]) -> None:
         with (self.path / "rounds.jsonl").open("ab") as handle:
             handle.write(json.dumps({"schema": SCHEMA, **line}).encode() + b"\n")
             handle.flush()
             os.fsync(handle.fileno())
-
-    def rounds(self) -> list[dict[str, Any]]:
-        """The rounds so far; a last line cut off by a crash is left out."""
-        path = self.path / "rounds.jsonl"
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        return [json.loads(line) for line in lines[:-1]]
 
     def keep_rounds(self, last: int) -> None:
         """Drops the lines of rounds after `last`: they are run again."""
@@ -188,56 +162,10 @@ class RunFolder:
             os.fsync(handle.fileno())
         partial.replace(self.path / "scores.csv")
 
-    def scores(self) -> list[ScoreRow]:
-        path = self.path / "scores.csv"
-        if not path.exists():
-            return []
-        with path.open(newline="", encoding="utf-8") as handle:
-            return [
-                ScoreRow(**{**row, "value": float(row["value"])})  # type: ignore[arg-type]
-                for row in csv.DictReader(handle)
-            ]
-
-
-def run_folder(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
-    """Where a run of a study lies."""
-    place = home / row if fold is None else home / row / f"fold-{fold}"
-    return place / f"seed-{seed}"
-
 
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
     """Run folders at or below the given paths, in order of their names."""
-    found: dict[Path, RunFolder] = {}
-    for path in paths:
-        if not path.exists():
-            raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
-        here = sorted(config.parent for config in path.rglob("config.toml"))
-        if not here:
-            raise RunError("no run in this folder", where=str(path))
-        for folder in here:  # a path may be named twice, or below another one
-            found.setdefault(folder.resolve(), RunFolder(folder))
-    return list(found.values())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder.
-
-    Raises:
-        RunError: it is missing or damaged.
-    """
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path)) from error
-    return dict(content)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file of a run folder."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path)) from error
+    return [RunFolder(path) for path in run_paths(paths)]
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.read import Repeat, Results, Row, flat
 from autofedavg.report.tables import Cell, Table, moved, named, selects
 
 _NAMES = ("name", "label", "task.fold")  # they tell runs apart and set nothing
@@ -152,17 +151,9 @@ def _machine(repeat: Repeat) -> Machine:
 def _values(repeat: Repeat) -> Values:
     return {
         path: json.dumps(value, ensure_ascii=False)
-        for path, value in _flat(repeat.config)
+        for path, value in flat(repeat.config)
         if path not in _NAMES
     }
-
-
-def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _with_origin(row: Row, path: str, value: str | None) -> str:

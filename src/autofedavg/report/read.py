@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
-from autofedavg.experiment.store import RunFolder, find_runs, read_json, run_folder
+from autofedavg.experiment.ledger import Ledger, read_json, run_path, run_paths
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     Raises:
         RunError: a folder is damaged, or the runs do not belong into one table.
     """
-    repeats = [_read(folder) for folder in find_runs(paths)]
+    repeats = [_read(Ledger(path)) for path in run_paths(paths)]
     folds = _folds(repeats)
     _refuse_mixture(repeats)
     study = _study_of(repeats[0].folder)
@@ -132,12 +133,21 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     return Results(title, tuple(rows), str(wanted), sites, str(data["data"]), missing)
 
 
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of nested values."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
 def stem(name: str) -> str:
     """A row's name as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
-def _read(folder: RunFolder) -> Repeat:
+def _read(folder: Ledger) -> Repeat:
     try:
         text = (folder.path / "config.toml").read_text(encoding="utf-8")
         config = tomllib.loads(text)
@@ -166,17 +176,14 @@ def _origins(text: str) -> Iterator[tuple[str, str]]:
     table = ""
     for line in text.splitlines():
         if line.startswith("["):
-            table = line.strip("[]") + "."
-        value, mark, origin = line.rpartition("  # ")
-        if mark and _is_toml(value):  # and not a text that holds such a mark
-            yield f"{table}{value.partition('=')[0].strip()}", origin
-
-
-def _is_toml(line: str) -> bool:
-    try:
-        return bool(tomllib.loads(line))
-    except tomllib.TOMLDecodeError:
-        return False
+            table = line.strip().strip("[]") + "."
+        key, equals, rest = line.partition(" = ")
+        if equals:
+            try:
+                _, end = json.JSONDecoder().raw_decode(rest)
+            except ValueError:  # written by hand
+                continue
+            yield table + key.strip('"'), rest[end:].strip().removeprefix("#").strip()
 
 
 def _missing(paths: Sequence[Path]) -> Iterator[Missing]:
@@ -185,22 +192,28 @@ def _missing(paths: Sequence[Path]) -> Iterator[Missing]:
         for row in read_json(listed)["runs"]:
             name = str(row["config"]["name"])
             for fold, seed in row["jobs"]:
-                if not (run_folder(listed.parent, name, seed, fold) / "config.toml").exists():
+                if not (run_path(listed.parent, name, seed, fold) / "config.toml").exists():
                     yield Missing(str(row["config"].get("label", name)), seed, fold)
 
 
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
+    for what, other, first in apart(repeats):
+        raise RunError(
+            f"{what} differs from that of {first.folder}",
+            where=str(other.folder),
+            remedy="report them apart: their numbers cannot stand in one table",
+        )
+
+
+def apart(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Repeat, Repeat]]:
+    """(what, run, first run) of all that keeps runs from standing in one table."""
     of_fold: dict[int | None, Repeat] = {}
     for other in repeats:
         same_fold = of_fold.setdefault(other.fold, other)
         for first, identity in ((repeats[0], _everywhere), (same_fold, _identity)):
             for what, mine in identity(other).items():
                 if mine != identity(first)[what]:
-                    raise RunError(
-                        f"{what} differs from that of {first.folder}",
-                        where=str(other.folder),
-                        remedy="report them apart: their numbers cannot stand in one table",
-                    )
+                    yield what, other, first
 
 
 def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:

@@ -78,7 +78,7 @@ def weights_table(results: Results) -> Table | None:
             if repeat.seed in counted and repeat.rounds and repeat.rounds[-1]["alpha"]
         ]
         if lasts:
-            per_run = [[_mean_over_layers(a) for a in last["alpha"]] for last in lasts]
+            per_run = [[mean_over_layers(a) for a in last["alpha"]] for last in lasts]
             cells = [_cell([run[k] for run in per_run]) for k in range(len(per_run[0]))]
             rows.append((row.label, tuple(cells)))
     if not rows:
@@ -267,5 +267,6 @@ def mark_best(
     )
 
 
-def _mean_over_layers(alpha: Any) -> float:
+def mean_over_layers(alpha: Any) -> float:
+    """A site's weight; of a layer-wise one the mean."""
     return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)

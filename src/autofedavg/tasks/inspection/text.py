@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autofedavg.errors import printable
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.inspection.comparison import HIGH, LOW, Spread
 
@@ -113,11 +114,6 @@ def channel_name(found: Inspection, channel: int) -> str:
 def number(value: float) -> str:
     """A number as people write it: three digits, or all before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def printable(words: str) -> str:
-    """Without anything that could steer a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
 
 
 def headline(found: Inspection) -> str:

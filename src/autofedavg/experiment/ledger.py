@@ -1,0 +1,158 @@
+"""The run folder as it is read: enough to redo, resume and report a run.
+
+runs/<study>/<row>/seed-<n>/
+    config.toml        every value, with its origin
+    environment.json   versions, commit, device, threads, data
+    rounds.jsonl       one line a round
+    scores.csv         model, site, split, case, metric, value
+    checkpoints/       last-<t>, best-global, best-local-<site>: .safetensors and .json
+    log.txt, status.json
+
+Takes no lock, writes nothing and imports nothing heavy: it can be read while a run goes on.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from autofedavg.errors import RunError
+from autofedavg.evaluation import ScoreRow
+
+SCHEMA = 1
+
+
+class Ledger:
+    """What a run has written so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def status(self) -> str:
+        return str(self.outcome().get("state", "unknown"))
+
+    def outcome(self) -> dict[str, Any]:
+        """status.json: the state, and the error of a run that failed.
+
+        Raises:
+            RunError: it is missing, damaged, or a newer version wrote it.
+        """
+        content = read_json(self.path / "status.json")
+        refuse_newer(content, self.path)
+        return content
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds so far; a last line cut off by a crash is left out."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def scores(self) -> list[ScoreRow]:
+        path = self.path / "scores.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="", encoding="utf-8") as handle:
+            return [
+                ScoreRow(**{**row, "value": float(row["value"])})  # type: ignore[arg-type]
+                for row in csv.DictReader(handle)
+            ]
+
+
+class Rounds:
+    """The rounds of a run that goes on: every look parses only what is new.
+
+    Args:
+        path: rounds.jsonl; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: list[dict[str, Any]] = []
+        self._end, self._last = 0, b""
+
+    def look(self) -> list[dict[str, Any]]:
+        """The rounds so far; a line that is not whole yet is left for later.
+
+        Raises:
+            RunError: a line is damaged, or a newer version wrote it.
+        """
+        try:
+            with self.path.open("rb") as handle:
+                handle.seek(self._end - len(self._last))
+                if handle.read(len(self._last)) != self._last:  # resumed: the file was replaced
+                    self._forget()
+                    handle.seek(0)
+                fresh = handle.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            self._forget()
+            return []
+        self._lines = [*self._lines, *map(self._parsed, fresh)]
+        self._end += sum(len(line) + 1 for line in fresh)
+        self._last = fresh[-1] + b"\n" if fresh else self._last
+        return self._lines
+
+    def _forget(self) -> None:
+        self._lines, self._end, self._last = [], 0, b""
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            content = dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise RunError(f"a line is damaged ({error})", where=str(self.path)) from error
+        refuse_newer(content, self.path)
+        return content
+
+
+def run_path(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
+    """Where a study's folder has the run of a row."""
+    place = home / row if fold is None else home / row / f"fold-{fold}"
+    return place / f"seed-{seed}"
+
+
+def run_paths(paths: Iterable[Path]) -> list[Path]:
+    """Run folders at or below the given paths, in order of their names."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
+        here = sorted(config.parent for config in path.rglob("config.toml"))
+        if not here:
+            raise RunError("no run in this folder", where=str(path))
+        for folder in here:  # a path may be named twice, or below another one
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def refuse_newer(content: dict[str, Any], path: Path) -> None:
+    """What a newer version has written may mean something else."""
+    if content.get("schema", SCHEMA) > SCHEMA:
+        raise RunError(
+            f"the folder was written by a newer version (schema {content['schema']})",
+            where=str(path),
+            remedy="update autofedavg",
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot be read ({error})", where=str(path)) from error
+    return dict(content)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of a run folder."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunError(f"cannot be read ({error})", where=str(path)) from error

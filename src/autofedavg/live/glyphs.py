@@ -1,0 +1,76 @@
+"""Small pictures for a terminal: curves, bars, trends."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+PLAIN = " .:-=+*#@"  # for terminals without Unicode
+
+
+def curve(
+    values: Sequence[float | None], width: int, height: int = 1, blocks: str = BLOCKS
+) -> list[str]:
+    """Lines that draw values as columns, the highest full and the lowest just seen.
+
+    Args:
+        values: one a round; None leaves a gap. More than `width` are averaged.
+        width: columns at most.
+        height: lines.
+        blocks: nine marks, from nothing to full.
+
+    Example:
+        >>> curve([0, 1, None, 7], 10)
+        ['▁▂ █']
+    """
+    columns = [_mean(values[a:b]) for a, b in buckets(len(values), width)]
+    known = [value for value in columns if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    steps = 8 * height
+    full = [
+        0 if value is None else 1 + round((steps - 1) * _share(value, low, high))
+        for value in columns
+    ]
+    return [
+        "".join(blocks[min(8, max(0, filled - 8 * below))] for filled in full)
+        for below in reversed(range(height))
+    ]
+
+
+def buckets(count: int, width: int) -> list[tuple[int, int]]:
+    """Which values share a column, as (first, end); each its own where there is room."""
+    columns = min(count, max(1, width))
+    return [(c * count // columns, (c + 1) * count // columns) for c in range(columns)]
+
+
+def bar(share: float, width: int, blocks: str = BLOCKS) -> str:
+    """A bar of full marks for a share of one.
+
+    Example:
+        >>> bar(0.5, 4)
+        '██  '
+    """
+    filled = round(width * min(1.0, max(0.0, share)))
+    return blocks[8] * filled + " " * (width - filled)
+
+
+def trend(values: Sequence[float | None], few: int = 3) -> str:
+    """Whether the last few values are lower, about as high, or higher than the few before."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return ""
+    now, before = known[-few:], known[-2 * few : -few] or known[:1]
+    change = statistics.fmean(now) - statistics.fmean(before)
+    if abs(change) <= 0.01 * max(map(abs, known[-2 * few :])):
+        return "level"
+    return "falls" if change < 0 else "rises"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return (value - low) / (high - low) if high > low else 0.5

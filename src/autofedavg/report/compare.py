@@ -1,0 +1,254 @@
+"""Two runs, or two rows, side by side: what was set otherwise, and what came of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autofedavg.errors import RunError
+from autofedavg.evaluation import Paired, ScoreRow, Summary, case_means, compare, summarise
+from autofedavg.report.read import Repeat, Row, apart, flat, read_results
+from autofedavg.report.tables import mean_over_layers
+
+COLUMNS = ("global test avg", "local avg", "local gen")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A row with its repeats, or one run of it."""
+
+    folder: Path
+    row: Row
+
+    @property
+    def name(self) -> str:
+        repeats = self.row.repeats
+        seeds = sorted({repeat.seed for repeat in repeats})
+        folds = sorted({repeat.fold for repeat in repeats if repeat.fold is not None})
+        told = [self.row.label, f"seed {_listed(seeds)}"]
+        told += [f"fold {_listed(folds)}"] if folds else []
+        return ", ".join([*told, " or ".join(sorted({repeat.state for repeat in repeats}))])
+
+    def per_seed(self) -> list[list[ScoreRow]]:
+        """Test scores of every seed, of those runs that are finished."""
+        found: dict[int, list[ScoreRow]] = {}
+        for repeat in self.row.finished:
+            found.setdefault(repeat.seed, []).extend(repeat.scores)
+        return list(found.values())
+
+    def best(self) -> list[dict[str, Any]]:
+        """Where every run stands, and the round of its highest validation mean."""
+        return [
+            {
+                "seed": repeat.seed,
+                "fold": repeat.fold,
+                "t": repeat.rounds[-1]["t"] if repeat.rounds else 0,
+                "T": repeat.config["rounds"],
+                **_best(repeat),
+            }
+            for repeat in self.row.repeats
+        ]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that the sides do not share; None on a side that has no such value."""
+
+    path: str
+    left: Any
+    right: Any
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A number of both sides, and the test where both tested the same cases."""
+
+    name: str
+    left: float | None
+    right: float | None
+    test: Paired | None = None
+    comparable: bool = True
+
+    @property
+    def difference(self) -> float | None:
+        known = self.left is not None and self.right is not None and self.comparable
+        return (self.right or 0.0) - (self.left or 0.0) if known else None
+
+    def plain(self) -> dict[str, Any]:
+        test = self.test._asdict() if self.test else None
+        values = {"left": self.left, "right": self.right, "difference": self.difference}
+        return {"name": self.name, **values, "test": test}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is told of two sides.
+
+    Attributes:
+        apart: what keeps their scores from being compared; empty where nothing does.
+        scores: on test cases, as shares of one; means over seeds.
+        alpha: weights of the last round, layer-wise ones as their mean.
+    """
+
+    left: Side
+    right: Side
+    apart: tuple[str, ...]
+    settings: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    scores: tuple[Pair, ...]
+    alpha: tuple[Pair, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """For programs."""
+        sides = {"left": self.left, "right": self.right}
+        return {
+            **{
+                key: {"folder": str(side.folder), "name": side.name, "metric": side.row.metric}
+                for key, side in sides.items()
+            },
+            "comparable": not self.apart,
+            "apart": list(self.apart),
+            "settings": [asdict(each) for each in self.settings],
+            "environment": [asdict(each) for each in self.environment],
+            "scores": [pair.plain() for pair in self.scores],
+            "alpha": [pair.plain() for pair in self.alpha],
+            "best": {key: side.best() for key, side in sides.items()},
+        }
+
+
+def compare_runs(left: Path, right: Path) -> Comparison:
+    """Reads two run folders, or two rows' folders, and lays them side by side.
+
+    Raises:
+        RunError: a folder is damaged or holds several rows.
+    """
+    sides = (_side(left), _side(right))
+    return Comparison(
+        *sides,
+        reasons := tuple(_apart(*sides)),
+        tuple(_differing(_settings, *sides)),
+        tuple(_differing(_environment, *sides)),
+        tuple(_scores(*sides, not reasons)),
+        tuple(_alpha(*sides)),
+    )
+
+
+def _side(path: Path) -> Side:
+    rows = read_results([path]).rows
+    if len(rows) > 1:
+        raise RunError(
+            f"there are {len(rows)} rows in this folder",
+            where=str(path),
+            remedy=f"name one of them: {', '.join(row.name for row in rows)}",
+        )
+    return Side(path, rows[0])
+
+
+def _apart(left: Side, right: Side) -> Iterator[str]:
+    """What keeps the scores apart, each once."""
+    repeats = [*left.row.repeats, *right.row.repeats]
+    told = dict.fromkeys(what for what, _, _ in apart(repeats))
+    yield from told
+    cases = [case_means(side.per_seed(), side.row.metric).keys() for side in (left, right)]
+    if not told and all(cases) and cases[0] != cases[1]:
+        yield "the cases that were tested"
+
+
+def _differing(
+    values: Callable[[Repeat], Mapping[str, tuple[Any, str]]], left: Side, right: Side
+) -> Iterator[Difference]:
+    found = [_joined(map(values, side.row.repeats)) for side in (left, right)]
+    for path in dict.fromkeys([*found[0], *found[1]]):
+        (mine, origin), (other, its_origin) = (side.get(path, (None, "")) for side in found)
+        if mine != other:
+            said = dict.fromkeys(text for text in (origin, its_origin) if text)
+            yield Difference(path, mine, other, " / ".join(said))
+
+
+def _joined(repeats: Iterable[Mapping[str, tuple[Any, str]]]) -> dict[str, tuple[Any, str]]:
+    """One value for all repeats, or the list of those they have."""
+    found: dict[str, list[Any]] = {}
+    origins: dict[str, str] = {}
+    for repeat in repeats:
+        for path, (value, origin) in repeat.items():
+            known = found.setdefault(path, [])
+            origins[path] = origin
+            if value not in known:
+                known.append(value)
+    return {p: (v[0] if len(v) == 1 else v, origins[p]) for p, v in found.items()}
+
+
+def _settings(repeat: Repeat) -> dict[str, tuple[Any, str]]:
+    apart_from = {
+        key: value for key, value in repeat.config.items() if key not in ("name", "label")
+    }
+    return {path: (value, repeat.origins.get(path, "")) for path, value in flat(apart_from)}
+
+
+def _environment(repeat: Repeat) -> dict[str, tuple[Any, str]]:
+    about = {**repeat.environment, "resumed": len(repeat.environment.get("resumed", []))}
+    return {path: (value, "") for path, value in flat(about)}
+
+
+def _scores(left: Side, right: Side, comparable: bool) -> Iterator[Pair]:
+    scores = [side.per_seed() for side in (left, right)]
+    summaries = [
+        [summarise(seed, side.row.metric) for seed in seeds]
+        for side, seeds in zip((left, right), scores, strict=True)
+    ]
+    cases = [
+        case_means(seeds, side.row.metric)
+        for side, seeds in zip((left, right), scores, strict=True)
+    ]
+    tested = comparable and cases[0].keys() == cases[1].keys()
+    sites = sorted({site for mine in summaries for each in mine for site in each.by_site})
+
+    def pair(name: str, get: Callable[[Summary], float | None], site: str | None = None) -> Pair:
+        values = [_mean(get(each) for each in mine) for mine in summaries]
+        paired = tested and (site is not None or name == COLUMNS[0])
+        test = compare(cases[1], cases[0], site) if paired else None
+        return Pair(name, values[0], values[1], test, comparable)
+
+    for site in sites:
+        yield pair(site, lambda summary, site=site: summary.by_site.get(site), site)  # type: ignore[misc]
+    yield pair(COLUMNS[0], lambda summary: summary.global_test_avg)
+    yield pair(COLUMNS[1], lambda summary: summary.local_avg)
+    yield pair(COLUMNS[2], lambda summary: summary.local_gen)
+
+
+def _alpha(left: Side, right: Side) -> Iterator[Pair]:
+    found = [_weights(side.row.repeats) for side in (left, right)]
+    for site in sorted({*found[0], *found[1]}):
+        mine, other = (_mean(weights.get(site, ())) for weights in found)
+        yield Pair(site, mine, other)
+
+
+def _weights(repeats: Sequence[Repeat]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for repeat in repeats:
+        alpha = repeat.rounds[-1]["alpha"] if repeat.rounds else None
+        for site, weight in zip(
+            sorted(repeat.environment["data"]["cases"]), alpha or (), strict=False
+        ):
+            found.setdefault(site, []).append(mean_over_layers(weight))
+    return found
+
+
+def _best(repeat: Repeat) -> dict[str, Any]:
+    means = [(line["t"], (line["validation"] or {}).get("mean")) for line in repeat.rounds]
+    scored = [(t, mean) for t, mean in means if mean is not None]
+    best = max(scored, key=lambda each: each[1], default=(None, None))  # the first of equals
+    return {"best": best[0], "validation": best[1]}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,283 @@
+"""The dashboard's parts: reading piece by piece, who holds a lock, how lines are shared out."""
+
+import io
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from autofedavg.errors import RunError, printable
+from autofedavg.experiment.ledger import Ledger, Rounds
+from autofedavg.experiment.store import RunFolder
+from autofedavg.live.glyphs import BLOCKS, bar, buckets, curve, trend
+from autofedavg.live.lock import lock_of
+from autofedavg.live.sections import Section, share_out
+from autofedavg.live.state import Best, RunState, SiteState, Spread, StudyState
+from autofedavg.live.terminal import Picture
+
+scores = st.none() | st.floats(-1e6, 1e6)
+
+
+@given(st.lists(scores, max_size=400), st.integers(1, 90), st.integers(1, 8))
+def test_a_curve_fits_its_frame_and_shows_its_highest(values, width, height) -> None:
+    drawn = curve(values, width, height)
+    assert len(drawn) == height
+    assert {len(line) for line in drawn} == {min(len(values), width)}
+    assert set("".join(drawn)) <= set(BLOCKS)
+    gaps = [all(value is None for value in values[a:b]) for a, b in buckets(len(values), width)]
+    assert [mark == " " for mark in drawn[-1]] == gaps
+
+
+@given(st.integers(1, 500), st.integers(1, 90))
+def test_every_round_has_its_column(count, width) -> None:
+    places = buckets(count, width)
+    assert [i for a, b in places for i in range(a, b)] == list(range(count))
+
+
+def test_bars_and_trends() -> None:
+    assert bar(0.25, 8) == "██      "
+    assert bar(7.0, 3) == "███"
+    assert trend([1.0, 0.9, 0.8, 0.5, 0.4, 0.3]) == "falls"
+    assert trend([0.3, None, 0.3, 0.301]) == "level"
+    assert trend([0.1, 0.4]) == "rises"
+    assert trend([0.1]) == ""
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), max_size=9), st.integers(0, 120))
+def test_sections_never_take_more_lines_than_there_are(wanted, height) -> None:
+    sections = [
+        Section(least, least + more, rank, rank, lambda n: "")
+        for rank, (least, more) in enumerate(wanted)
+    ]
+    given_lines = share_out(sections, height)
+    assert sum(given_lines) <= height
+    for section, lines in zip(sections, given_lines, strict=True):
+        assert lines == 0 or section.least <= lines <= section.most
+    if sum(section.most for section in sections) <= height:
+        assert given_lines == share_out(sections, None)
+
+
+lines = st.lists(st.dictionaries(st.sampled_from("ab"), st.integers()), min_size=1, max_size=6)
+
+
+@given(lines, st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(0, 5), lines)
+def test_looking_piece_by_piece_reads_what_reading_at_once_does(
+    tmp_path_factory, before, cuts, kept, after
+) -> None:
+    folder = tmp_path_factory.mktemp("rounds")
+    path = folder / "rounds.jsonl"
+    eye = Rounds(path)
+    assert eye.look() == []
+    stamped = [{"t": t, "time": t / 7, **line} for t, line in enumerate(before)]
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in stamped)
+    with path.open("ab", buffering=0) as handle:
+        for cut in cuts:
+            handle.write(content[:cut])
+            content = content[cut:]
+            assert eye.look() == Ledger(folder).rounds()
+        handle.write(content)
+    assert eye.look() == stamped
+    # Killed and resumed: the file is replaced by a shorter one, and grows again.
+    kept_lines = stamped[:kept]
+    again = [{"t": t, "time": 1000 + t, **line} for t, line in enumerate(after, len(kept_lines))]
+    part = folder / "rounds.jsonl.part"
+    part.write_text("".join(json.dumps(line) + "\n" for line in [*kept_lines, *again]))
+    part.replace(path)
+    assert eye.look() == [*kept_lines, *again]
+
+
+def test_a_damaged_line_and_a_newer_version_are_told(tmp_path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"t": 1}\n{"t": \n')
+    with pytest.raises(RunError, match="a line is damaged"):
+        Rounds(path).look()
+    path.write_text('{"schema": 2, "t": 1}\n')
+    with pytest.raises(RunError, match=r"newer version \(schema 2\); update autofedavg"):
+        Rounds(path).look()
+
+
+def test_looking_at_a_lock_never_keeps_a_run_from_taking_it(tmp_path) -> None:
+    folder = RunFolder(tmp_path)
+    seen, stop = set(), threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            seen.add(lock_of(tmp_path))
+
+    watchers = [threading.Thread(target=look) for _ in range(2)]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        for _ in range(300):
+            with folder.lock():  # fails at once if anybody else holds it
+                pass
+    finally:
+        stop.set()
+        for watcher in watchers:
+            watcher.join()
+    assert seen <= {"held", "free", "unknown"}
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not list locks")
+def test_a_held_lock_is_seen(tmp_path) -> None:
+    with RunFolder(tmp_path).lock():
+        assert lock_of(tmp_path) == "held"
+    assert lock_of(tmp_path) in ("free", "unknown")  # unknown in a container
+
+
+def fake_proc(folder: Path, lock: Path, system: str, locks: str, namespace: Path) -> Path:
+    """A /proc as another machine would tell it, of a file on device 8:1."""
+    proc = folder / "proc"
+    (proc / "self" / "fdinfo").mkdir(parents=True)
+    (proc / "self" / "ns").mkdir()
+    (proc / "self" / "ns" / "pid").symlink_to(namespace)
+    (proc / "locks").write_text(locks.format(inode=lock.stat().st_ino))
+    mount = f"31 1 8:1 / / rw,relatime shared:1 - {system} /dev/sda1 rw\n"
+    (proc / "self" / "mountinfo").write_text("30 1 8:2 / /boot rw - ext4 /dev/sda2 rw\n" + mount)
+    for number in range(256):
+        told = f"pos:\t0\nflags:\t0100000\nmnt_id:\t31\nino:\t{lock.stat().st_ino}\n"
+        (proc / "self" / "fdinfo" / str(number)).write_text(told)
+    return proc
+
+
+HELD = "7: FLOCK  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n"
+OTHER = (
+    "1: POSIX  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n"
+    "2: FLOCK  ADVISORY  WRITE 4711 08:02:{inode} 0 EOF\n"
+)
+WAITS = "1: -> FLOCK  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n"
+INITIAL = Path("/proc/self/ns/pid")
+
+
+@pytest.mark.skipif(
+    not INITIAL.exists() or INITIAL.stat().st_ino != 0xEFFFFFFC, reason="in a container"
+)
+@pytest.mark.parametrize(
+    ("system", "locks", "told"),
+    [
+        ("ext4", HELD, "held"),
+        ("ext4", OTHER, "free"),
+        ("ext4", WAITS, "free"),
+        ("btrfs", "", "free"),
+        ("nfs4", HELD, "held"),
+        ("nfs4", "", "unknown"),
+        ("fuse.sshfs", OTHER, "unknown"),
+    ],
+)
+def test_the_list_of_locks_is_read_as_the_kernel_writes_it(tmp_path, system, locks, told) -> None:
+    lock = tmp_path / ".lock"
+    lock.touch()
+    assert lock_of(tmp_path, fake_proc(tmp_path, lock, system, locks, INITIAL)) == told
+
+
+def test_in_a_container_a_lock_that_is_not_listed_may_be_held_outside(tmp_path) -> None:
+    lock, namespace = tmp_path / ".lock", tmp_path / "namespace"
+    lock.touch()
+    namespace.touch()
+    assert lock_of(tmp_path, fake_proc(tmp_path, lock, "ext4", "", namespace)) == "unknown"
+    assert lock_of(tmp_path, tmp_path / "nothing") == "unknown"
+
+
+def test_no_lock_file_is_a_free_folder(tmp_path) -> None:
+    assert lock_of(tmp_path) == "free"
+
+
+def a_run(K: int, rounds: int = 30, seed: int = 0, **changes) -> RunState:
+    """A layer-wise run of many sites."""
+    losses = tuple(1 / t for t in range(1, rounds + 1))
+    known = tuple(
+        SiteState(
+            f"clinic {k}", k != 7, Spread(k / 1000, k / 2000, k / 500), Spread(k, k, k + 1),
+            0.5, 0.6, losses,
+        )
+        for k in range(K)
+    )  # fmt: skip
+    values = {
+        "state": "running", "lock": "held", "method": "auto-fedavg", "metric": "dice",
+        "t": rounds, "T": 300, "seconds_a_round": 65.0, "seconds_left": 17550.0, "silent": 3.0,
+        "validation": tuple(0.5 - 1 / t for t in range(2, rounds + 2)), "best": Best(rounds, 0.47),
+        "learned": rounds - 2, "sites": known, "missing": ("clinic 7",), "down": 10**9, "up": 10**6,
+        "calls": {"local_train": {"calls": 3, "seconds": 2.0, "down": 5, "up": 6}},
+        "log": tuple(f"2026-11-15 18:42:2{n},213 INFO autofedavg.run: line {n}" for n in range(8)),
+        **changes,
+    }  # fmt: skip
+    return RunState(Path(f"runs/x/seed-{seed}"), "x", "Row", seed, None, **values)
+
+
+def drawn(state, width: int, height: int, fitting: bool = True) -> list[str]:
+    file = io.StringIO()
+    console = Console(file=file, width=width, height=height, markup=False, highlight=False)
+    console.print(Picture(state, fitting=fitting))
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20), (40, 12), (200, 60)])
+def test_forty_sites_fit_every_terminal_with_what_matters_most(width, height) -> None:
+    shown = drawn(a_run(40), width, height)
+    assert len(shown) <= height
+    assert max(map(len, shown)) <= width
+    text = "\n".join(shown)
+    assert "round 30 of 300" in text
+    assert "missing: clinic 7" in text or width < 60
+    assert "validation dice 46.8 in round 30" in text
+    if height >= 20:
+        assert "clinic 39" in text  # the largest weight
+        assert "clinic 7 " in text  # did not answer
+    hidden = 40 - sum(line.startswith("clinic ") for line in shown)
+    assert (f"and {hidden} more sites" in text) == (0 < hidden < 40)
+
+
+def test_without_a_limit_all_sites_and_lines_are_shown() -> None:
+    text = "\n".join(drawn(a_run(40), 80, 24, fitting=False))
+    assert all(f"clinic {k} " in text for k in range(40))
+    assert "18:42:20 line 0" in text
+    assert "weights last learned in round 28" in text
+    assert "0.039 (0.02-0.08)" in text
+
+
+def test_a_large_study_fits_with_what_goes_on_first() -> None:
+    over = {"state": "finished", "lock": "free"}
+    runs = [a_run(3, 5, n, silent=100.0 - n, **over) for n in range(60)]
+    runs += [a_run(3, 7, 60, state="failed", lock="free", error="no luck"), a_run(3, 9, 61)]
+    runs += [RunState(Path(f"w/seed-{n}"), "w", "Waiting", n, 2, T=300) for n in range(40)]
+    study = StudyState(Path("runs/x"), "Many", tuple(runs))
+    shown = drawn(study, 80, 24)
+    assert len(shown) <= 24
+    words = [line.split() for line in shown]
+    assert "60 of 102 runs finished" in shown[1]
+    assert ["Row,", "seed", "61", "running", "9/300", "40.0", "47.0", "in", "9"] in words
+    assert ["Row,", "seed", "60", "failed", "7/300", "37.5", "47.0", "in", "7"] in words
+    assert ["Row,", "seed", "59", "finished"] in [line[:4] for line in words]  # the newest of them
+    listed = sum(line[3:4] == ["finished"] for line in words)
+    assert f"and {100 - listed} more: {60 - listed} finished, 40 to come" in shown
+    assert "round 9 of 300" in "\n".join(shown)  # the details are those of the run that goes on
+    assert study.seconds_left == (293 + 291 + 40 * 300) * 65.0
+    assert len(drawn(study, 80, 24, fitting=False)) > 110
+
+
+@given(st.text(alphabet=st.characters(), max_size=30))
+def test_nothing_that_steers_a_terminal_is_printed(name) -> None:
+    site = SiteState(name, True, Spread(0.5, 0.5, 0.5))
+    state = a_run(
+        0, 2, sites=(site,), missing=(name,), state="failed", error=name, log=(name,), metric=name
+    )
+    text = "\n".join(drawn(state, 80, 24))
+    assert all(letter.isprintable() for line in text.split("\n") for letter in line)
+    assert len(printable(name)) == len(name)
+
+
+def test_what_stopped_says_how_to_go_on() -> None:
+    killed = "\n".join(drawn(a_run(3, lock="free"), 80, 24))
+    assert "killed?" in killed
+    assert "nobody on this machine holds its lock" in killed
+    assert "autofedavg resume runs/x/seed-0" in killed
+    assert "about" not in killed  # no time left is promised
+    quiet = "\n".join(drawn(a_run(3, lock="unknown", silent=720.0), 80, 24))
+    assert "silent for 12 min" in quiet
+    failed = "\n".join(drawn(a_run(3, state="failed", error="disk full\n" * 9), 80, 24))
+    assert failed.count("disk full") == 4
+    assert "testing the models" in "\n".join(drawn(a_run(3, 300), 80, 24))
