@@ -32,6 +32,7 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.places import cache_home, is_folder
 
 VERSION = 1  # part of the cache's name: raise it whenever the same seed gives other volumes
@@ -169,6 +170,9 @@ class Synthetic(Task):
 
     def network(self) -> nn.Module:
         return network(self.pipeline)
+
+    def segmenter(self) -> ImageSegmenter:
+        return ImageSegmenter(self.pipeline, 1, ["lesion"])
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))
