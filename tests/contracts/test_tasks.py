@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from autofedavg.averaging import Layout
+from autofedavg.errors import ConfigError
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
@@ -172,6 +173,20 @@ def test_loss_can_be_trained_and_scores_lie_between_zero_and_one(made) -> None:
         values = [score.value for score in scores if score.metric == problem.metric]
         assert len(values) == len(cases)
         assert all(0 <= value <= 1 for value in values)
+
+
+def test_its_model_fits_what_applies_it_to_images_or_is_refused_in_words(made) -> None:
+    task, _, _ = made
+    if not hasattr(task, "pipeline"):
+        with pytest.raises(ConfigError, match="not applied to image files; apply models of"):
+            task.segmenter()
+        return
+    task = task.resolved()
+    image = torch.zeros(1, getattr(task, "image_channels", 1), *task.pipeline.roi)
+    outputs = task.network()(image).shape[1]
+    names = task.segmenter().classes
+    assert outputs == len(names) + 1
+    assert len(set(names)) == len(names)
 
 
 def test_progress_is_told_to_the_end(made) -> None:

@@ -10,6 +10,7 @@ import nibabel
 import numpy as np
 import pytest
 import SimpleITK
+import torch
 from PIL import Image
 from tests_tiny import TINY
 
@@ -307,3 +308,16 @@ def test_space_that_is_unknown_stays_unknown(say, scans_run, tmp_path, pictures_
     made = nibabel.load(tmp_path / "out" / "sheet.nii.gz")
     assert int(made.header["sform_code"]) == int(made.header["qform_code"]) == 0
     assert np.array_equal(made.affine, nibabel.load(tmp_path / "sheet.nii").affine)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_finds_what_the_cpu_finds(say, scans_run, tmp_path) -> None:
+    image, label = two_channels(tmp_path, 8, oblique(SPACING))
+    files = []
+    for device in ("cpu", "cuda"):
+        listed = predicted(say, scans_run, tmp_path / device, image, "--device", device)
+        assert listed["cases"][0]["device"] == device
+        files.append(voxels(tmp_path / device / listed["cases"][0]["file"]))
+    assert (files[0] != files[1]).mean() < 1e-3
+    assert dice(files[1] == 1, label == 3) > 0.85
