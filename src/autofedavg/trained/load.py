@@ -14,6 +14,7 @@ from autofedavg.experiment.models import load_network, local_name
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import KINDS
 from autofedavg.experiment.store import RunFolder, find_runs, read_toml
+from autofedavg.seeds import global_seed
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def load_trained(path: Path, model: str = "global") -> Trained:
         )
     config = parse_run(values, str(folder.path))
     try:
-        network = load_network(folder, name, config.task.network())
+        with global_seed(0):  # its first weights are drawn, and then replaced
+            built = config.task.network()
+        network = load_network(folder, name, built)
     except RuntimeError as error:
         raise RunError(
             "this checkpoint holds another network than its run's settings make",
