@@ -26,6 +26,7 @@ _WHERE = {
     "Softmax": "constraints",
     "Training": "workbench",
     "federate": "api",
+    "predict": "trained.predict",
     "read_study": "experiment.config",
     "resume": "studies",
     "run_study": "studies",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,11 @@ class Ensemble(nn.Module):
         super().__init__()
         self.network = network
         self._members = [dict(member) for member in members]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Members go where the network goes: they are neither parameters nor buffers of it."""
+        self._members = [{key: fn(part) for key, part in m.items()} for m in self._members]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def forward(self, *inputs: Any) -> Tensor:
         total = self._chances(self._members[0], inputs)

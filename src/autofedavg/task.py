@@ -2,15 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
 
 from torch import nn
 
 from autofedavg.client import Problem
+from autofedavg.errors import ConfigError
 from autofedavg.settings import Settings
 
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """A prediction for one image, on the image's own grid.
+
+    Attributes:
+        content: of the file to write.
+        voxels: of every class, in the order of the classes.
+        ml: their volume in millilitres; None where the size of a voxel is not known.
+    """
+
+    content: bytes
+    voxels: tuple[int, ...]
+    ml: tuple[float, ...] | None
+
+
+class Segmenter(Protocol):
+    """Applies a trained network to image files as they were prepared in training.
+
+    Attributes:
+        classes: their names; number k in a prediction is the k-th of them, 0 is background.
+    """
+
+    classes: tuple[str, ...]
+
+    def ending(self, image: Sequence[Path]) -> str:
+        """How the file of an image's prediction is to end; reads headers only.
+
+        Args:
+            image: one file, or several that are its channels.
+
+        Raises:
+            DataError: the model cannot be applied to this image, as far as headers tell.
+        """
+
+    def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmented:
+        """The prediction for one image.
+
+        Raises:
+            DataError: the image cannot be used.
+        """
 
 
 class Task(Settings):
@@ -48,6 +93,18 @@ class Task(Settings):
     def network(self) -> nn.Module:
         """The network, without touching the data."""
         raise NotImplementedError
+
+    def segmenter(self) -> Segmenter:
+        """What applies a trained network to new images; must not touch the training data.
+
+        Raises:
+            ConfigError: the task is not about image files.
+        """
+        raise ConfigError(
+            "this task's model is not applied to image files",
+            where=f"task {getattr(self, 'name', '')}",
+            remedy="apply models of the tasks that segment images, such as datalist",
+        )
 
     def memory(self) -> int:
         """Bytes of prepared data that will be held."""

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from autofedavg.averaging import Layout
-from autofedavg.errors import DataError
+from autofedavg.errors import ConfigError, DataError
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
@@ -197,6 +197,20 @@ def test_a_single_case_is_segmented_and_scored_as_all_are(made) -> None:
             assert found.classes.shape == label.shape == scan.grid
     with pytest.raises(DataError, match="its files are not at hand"):
         collection.case(site, "nobody")
+
+
+def test_its_model_fits_what_applies_it_to_images_or_is_refused_in_words(made) -> None:
+    task, _, _ = made
+    if not hasattr(task, "pipeline"):
+        with pytest.raises(ConfigError, match="not applied to image files; apply models of"):
+            task.segmenter()
+        return
+    task = task.resolved()
+    image = torch.zeros(1, getattr(task, "image_channels", 1), *task.pipeline.roi)
+    outputs = task.network()(image).shape[1]
+    names = task.segmenter().classes
+    assert outputs == len(names) + 1
+    assert len(set(names)) == len(names)
 
 
 def test_progress_is_told_to_the_end(made) -> None:

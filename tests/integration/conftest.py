@@ -10,6 +10,7 @@ from tests_tiny import TINY
 
 import plain_report
 from autofedavg import cli, read_study, run_study
+from trained_models import train_pictures, train_scans
 
 
 @pytest.fixture
@@ -38,6 +39,18 @@ def tiny_home(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "tiny.toml").write_text(TINY)
     return run_study(read_study(folder / "tiny.toml"), folder / "runs")
+
+
+@pytest.fixture(scope="session")
+def scans_run(tmp_path_factory) -> Path:
+    """A run on two-channel volumes whose data is gone; not to be written into."""
+    return train_scans(tmp_path_factory.mktemp("scans"))
+
+
+@pytest.fixture(scope="session")
+def pictures_run(tmp_path_factory) -> Path:
+    """A run on colour pictures whose data is gone; not to be written into."""
+    return train_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture

@@ -102,3 +102,15 @@ def test_it_is_scored_by_every_client_and_all_models_are_counted():
     one = Bank(bank.sites, bank.values[:1], bank.counters[:1])["A"]
     assert federation.evaluate(one, "validation").mean(METRIC) != scores.mean(METRIC)
     assert federation.take_account()["evaluate"].down < down / 2
+
+
+def test_members_go_where_the_ensemble_goes() -> None:
+    torch.manual_seed(0)
+    members = [nn.Linear(4, 3).state_dict() for _ in range(2)]
+    x = torch.randn(5, 4)
+    ensemble = Ensemble(nn.Linear(4, 3), members)
+    here = ensemble(x)
+    assert ensemble.to(torch.device("meta"))(x.to("meta")).device.type == "meta"
+    twice = Ensemble(nn.Linear(4, 3), members).double()
+    assert torch.allclose(twice(x.double()).float(), here, atol=1e-5)
+    assert all(tensor.dtype == torch.float32 for member in members for tensor in member.values())

@@ -11,9 +11,10 @@ from autofedavg.errors import DataError
 from autofedavg.tasks.datalist import Datalist
 from autofedavg.tasks.imaging import prepared as module
 from autofedavg.tasks.imaging.files import read, read_label
+from autofedavg.tasks.imaging.intensities import moments, normalised
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import predict
-from autofedavg.tasks.imaging.preparation import BINARY, Case, arrays, load, moments, normalised
+from autofedavg.tasks.imaging.preparation import BINARY, Case, arrays, load
 from autofedavg.tasks.imaging.prepared import Store, refuse_copies
 from volumes import save_nifti, write_case
 

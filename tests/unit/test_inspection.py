@@ -126,7 +126,7 @@ def test_a_fixed_window_leaves_the_shift(two) -> None:
 
 
 def test_normalised_percentiles_are_those_of_the_normalised_image(two) -> None:
-    from autofedavg.tasks.imaging.preparation import normalised as normalise
+    from autofedavg.tasks.imaging.intensities import normalised as normalise
 
     path, volumes = two
     task = Datalist(datalist=str(path), cache=str(path.parent / "cache"))

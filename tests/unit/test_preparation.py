@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from autofedavg.errors import DataError
+from autofedavg.tasks.imaging.intensities import normalised
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import Case, arrays, load, normalised
+from autofedavg.tasks.imaging.preparation import Case, arrays, load
 from autofedavg.tasks.imaging.prepared import Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite
 from volumes import oblique, save_nifti, write_case

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, live, results, studies
+from autofedavg.cli import data, live, models, results, studies
 from autofedavg.cli.app import app
 from autofedavg.errors import AutoFedAvgError
 
@@ -25,6 +25,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "report": results.report,
     "serve": results.serve,
     "compare": results.compare,
+    "predict": models.predict,
     "data": data.data,
     "list": data.list_,
 }
@@ -55,7 +56,7 @@ def _main(arguments: list[str]) -> int:
         code = INTERRUPTED
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
         what = "finished cases are kept; the same command goes on"
-        if arguments[:1] != ["data"]:
+        if arguments[:1] not in (["data"], ["predict"]):
             what = "finished rounds are kept; `autofedavg resume` goes on"
         typer.echo(f"interrupted: {what}", err=True)
     return int(code or 0)

@@ -152,7 +152,7 @@ def parse_study(
 
 
 def parse_run(values: Values, where: str) -> RunConfig:
-    """One resolved row, as kept in a run folder's config.toml."""
+    """One resolved row, as kept in a run folder's config.toml; its data need not be there."""
     return _run(values, where)
 
 
@@ -169,7 +169,14 @@ def _row(
     for text in overrides:
         override(values, text)
     _anchor(values, Path())  # those given on the command line begin where it was given
-    return _run(values, place)
+    run = _run(values, place)
+    try:
+        run.check()
+    except ConfigError as error:
+        raise ConfigError(
+            error.what, where=f"{place}, {error.where}", remedy=error.remedy
+        ) from error
+    return run
 
 
 def _anchor(values: Values, folder: Path) -> None:
@@ -199,12 +206,7 @@ def _run(values: Values, place: str) -> RunConfig:
     training = validate(Training, parts["training"], place, "training")
     chosen = pick(METHODS, parts["method"], place, "method")
     method = validate(chosen, parts["method"], place, "method")
-    try:
-        return RunConfig(name, label, general, task, training, method)
-    except ConfigError as error:
-        raise ConfigError(
-            error.what, where=f"{place}, {error.where}", remedy=error.remedy
-        ) from error
+    return RunConfig(name, label, general, task, training, method)
 
 
 def _numbers(what: str, given: Any, where: str) -> list[int]:

@@ -57,23 +57,32 @@ class RunConfig:
         self.name, self.label, self.general = name, label, general
         self.task, self.training, self.method = task, training, method
         self.folds: tuple[int, ...] = ()
-        method.check(len(task.site_names()))
-        if method.learns_on and not task.has(method.learns_on):
+
+    def check(self) -> None:
+        """Refuses settings that do not fit the sites, whose names are looked up for it.
+
+        Raises:
+            ConfigError: the method or the quorum does not fit.
+        """
+        sites, quorum = len(self.task.site_names()), self.general.quorum
+        learns_on = self.method.learns_on
+        self.method.check(sites)
+        if learns_on and not self.task.has(learns_on):
             raise ConfigError(
-                f"method.learn_on is {method.learns_on!r}, but task.holdout sets no case aside",
-                where=f"run {name}",
+                f"method.learn_on is {learns_on!r}, but task.holdout sets no case aside",
+                where=f"run {self.name}",
                 remedy="set task.holdout, for every row that is to be compared",
             )
-        if general.quorum > len(task.site_names()):
+        if quorum > sites:
             raise ConfigError(
-                f"quorum is {general.quorum}, and there are {len(task.site_names())} sites",
-                where=f"run {name}",
+                f"quorum is {quorum}, and there are {sites} sites",
+                where=f"run {self.name}",
                 remedy="use 0 for all",
             )
-        if method.needs_all and 0 < general.quorum < len(task.site_names()):
+        if self.method.needs_all and 0 < quorum < sites:
             raise ConfigError(
-                f"the method needs every client, and quorum is {general.quorum}",
-                where=f"run {name}",
+                f"the method needs every client, and quorum is {quorum}",
+                where=f"run {self.name}",
                 remedy="set quorum = 0",
             )
 

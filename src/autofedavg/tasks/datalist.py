@@ -20,6 +20,7 @@ from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.classes import found_classes, refuse_strangers
 from autofedavg.tasks.lists.defaults import OpenPipeline
@@ -214,6 +215,10 @@ class Datalist(ImageTask):
     def network(self) -> nn.Module:
         task = self.resolved()
         return network(task.pipeline.pipeline(), task.image_channels, len(task.classes))
+
+    def segmenter(self) -> ImageSegmenter:
+        task = self.resolved()
+        return ImageSegmenter(task.pipeline.pipeline(), task.image_channels, [*task.classes])
 
     def memory(self) -> int:
         spacing = self.resolved().pipeline.spacing

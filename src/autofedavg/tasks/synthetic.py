@@ -33,6 +33,7 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BINARY, Case
 from autofedavg.tasks.imaging.prepared import Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import GridTask
 from autofedavg.tasks.places import cache_home, is_folder
 
@@ -173,6 +174,9 @@ class Synthetic(GridTask):
 
     def network(self) -> nn.Module:
         return network(self.pipeline)
+
+    def segmenter(self) -> ImageSegmenter:
+        return ImageSegmenter(self.pipeline, 1, ["lesion"])
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))

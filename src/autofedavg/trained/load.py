@@ -8,13 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from autofedavg.errors import RunError, did_you_mean
+from autofedavg.errors import ConfigError, RunError, did_you_mean
 from autofedavg.experiment.config import LOADERS, parse_run
 from autofedavg.experiment.ledger import read_toml
 from autofedavg.experiment.models import load_network, local_name
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import KINDS
 from autofedavg.experiment.store import RunFolder, find_runs
+from autofedavg.seeds import global_seed
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,23 @@ def load_trained(path: Path, model: str = "global") -> Trained:
         model: "global", or "local-<site>" for a site's own model; not with a checkpoint's file.
 
     Raises:
+        ConfigError: `model` was given beside a checkpoint's file.
         RunError: there is no such model, or it is damaged.
     """
     if path.is_file():
         folder, name = RunFolder(path.parent.parent), path.stem
-        if path.parent.name != "checkpoints" or not folder.has(name):
+        known = path.parent.name == "checkpoints" and name.partition("-")[0] in KINDS.values()
+        if not known or not folder.has(name):
             raise RunError(
                 "this file is no model of a run folder",
                 where=str(path),
-                remedy="name a run folder, or a file in its folder checkpoints",
+                remedy="name a run folder, or a best-... or final-... file in its checkpoints",
+            )
+        if model != "global":
+            raise ConfigError(
+                f"the model {model!r} is asked for, and the file of one is named",
+                where=str(path),
+                remedy="name the run folder instead, or leave --model out",
             )
     else:
         folder = _only_run(path)
@@ -65,7 +74,16 @@ def load_trained(path: Path, model: str = "global") -> Trained:
             remedy="build the network yourself and read the tensors of best-global.safetensors",
         )
     config = parse_run(values, str(folder.path))
-    network = load_network(folder, name, config.task.network())
+    try:
+        with global_seed(0):  # its first weights are drawn, and then replaced
+            built = config.task.network()
+        network = load_network(folder, name, built)
+    except RuntimeError as error:
+        raise RunError(
+            "this checkpoint holds another network than its run's settings make",
+            where=str(folder.path / "checkpoints" / name),
+            remedy="use the version of autofedavg and of MONAI that environment.json names",
+        ) from error
     return Trained(folder, name, config, network.eval(), folder.load(name).facts)
 
 

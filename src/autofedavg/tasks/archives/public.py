@@ -22,6 +22,7 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.splits import split_digest
 from autofedavg.tasks.places import data_home
@@ -133,6 +134,9 @@ class PublicTask(ImageTask):
 
     def network(self) -> nn.Module:
         return network(self.pipeline)
+
+    def segmenter(self) -> ImageSegmenter:
+        return ImageSegmenter(self.pipeline, 1, [self.structure])
 
     def memory(self) -> int:
         return min(len(self.known()) * self.typical, int(self.hold * 2**30))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.imaging.dicom import files_of
-from autofedavg.tasks.imaging.files import DICOM
+from autofedavg.tasks.imaging.dicom import series_header
 from autofedavg.tasks.imaging.preparation import Classes
+from autofedavg.tasks.imaging.readers import nifti_header
 
 
 @dataclass
@@ -100,7 +100,7 @@ def grid_of(path: Path) -> tuple[int, ...]:
         DataError: the header cannot be read.
     """
     try:
-        return _series_grid(path) if path.is_dir() else _nifti_grid(path)
+        return series_header(path).grid if path.is_dir() else nifti_header(path).grid
     except DataError:
         raise
     except Exception as error:
@@ -110,26 +110,6 @@ def grid_of(path: Path) -> tuple[int, ...]:
             where=str(path),
             remedy="download it again",
         ) from error
-
-
-def _nifti_grid(path: Path) -> tuple[int, ...]:
-    import nibabel as nib
-
-    return tuple(int(n) for n in nib.load(path).shape)
-
-
-def _series_grid(path: Path) -> tuple[int, ...]:
-    import SimpleITK
-
-    names = files_of(path)
-    damaged = [f.name for f in _below(path) if f.suffix.lower() in DICOM and str(f) not in names]
-    if damaged:  # the reader passes over them without a word
-        raise ValueError(f"not readable as DICOM: {', '.join(damaged)}")
-    first = SimpleITK.ImageFileReader()
-    first.SetFileName(names[0])
-    first.ReadImageInformation()
-    columns, rows = first.GetSize()[:2]
-    return int(columns), int(rows), len(names)
 
 
 def _below(top: Path, whole: re.Pattern[str] | None = None) -> Iterator[Path]:

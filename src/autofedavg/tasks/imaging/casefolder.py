@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from autofedavg.tasks.imaging.image import Box, surrounded, within
 from autofedavg.tasks.imaging.preparation import Arrays
 
 CENTRES = 2**16  # voxels kept to centre crops on, all classes together
-Box = tuple[slice, ...]
 
 
 class Prepared:
@@ -94,22 +94,13 @@ class Prepared:
 
     def window(self, box: Box) -> tuple[Tensor, Tensor]:
         """`crop` for a box that may reach beyond the image: there is only background."""
-        inner = tuple(
-            slice(max(0, part.start), min(size, part.stop))
-            for part, size in zip(box, self.size, strict=True)
-        )
+        inner = within(box, self.size)
         image, label = self.crop(inner)
-        if inner == box:
-            return image, label
-        shape = [part.stop - part.start for part in box]
-        place = tuple(
-            slice(kept.start - part.start, kept.stop - part.start)
-            for kept, part in zip(inner, box, strict=True)
-        )
-        floor = image.new_tensor(self.low).reshape(-1, *(1,) * len(shape))
-        whole, empty = floor.expand(-1, *shape).clone(), label.new_zeros((1, *shape))
-        whole[(slice(None), *place)], empty[(slice(None), *place)] = image, label
-        return whole, empty
+        return surrounded(image, inner, box, self.low), surrounded(label, inner, box, [0])
+
+    def part(self, box: Box) -> Tensor:
+        """The image alone in a box that may reach beyond it."""
+        return self.window(box)[0]
 
     def image(self) -> Tensor:
         """The whole image, (C, *size) float32."""
@@ -159,14 +150,14 @@ def write_case(folder: Path, made: Arrays, classes: int) -> None:
     original = 0 if made.original is None else made.original.nbytes
     kept = sum(found.nbytes for found in centres)
     facts = {
-        "size": list(made.label.shape),
+        "size": list(made.size),
         "channels": len(made.image),
-        "low": [float(channel.min()) for channel in made.image],
+        "low": made.low,
         "nbytes": made.image.nbytes + made.label.nbytes + original + kept,
-        "moved": made.original is not None,
+        "moved": made.moved,
         "affine": made.affine.tolist(),
         "original_affine": made.original_affine.tolist(),
-        "original_size": list((made.label if made.original is None else made.original).shape),
+        "original_size": list(made.original_size),
         "centres": [len(found) for found in centres],
         "image_sha256": made.digests[0],
         "label_sha256": made.digests[1],

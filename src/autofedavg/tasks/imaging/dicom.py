@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.imaging.readers import Scan, from_itk
+from autofedavg.tasks.imaging.readers import DICOM, Header, Scan, from_itk, itk_header
 
 KEY = "0020|0032"  # Image Position (Patient)
 _SWITCH = threading.Lock()  # ITK's warnings are switched for the whole process
@@ -35,6 +35,26 @@ def read_series(path: Path) -> Scan:
         positions = [_position(reader, number) for number in range(len(names))]
         _check_slices(path, [position for position in positions if position is not None], image)
     return from_itk(image)
+
+
+def series_header(path: Path) -> Header:
+    """What the files of a series say before their pixels are read.
+
+    Raises:
+        DataError: there is no series, or more than one.
+    """
+    names = files_of(path)
+    if path.is_dir():
+        below = sorted(f for f in path.rglob("*") if f.is_file() and f.name[:1] != ".")
+        damaged = [f.name for f in below if f.suffix.lower() in DICOM and str(f) not in names]
+        if damaged:  # the reader passes over them without a word
+            raise ValueError(f"not readable as DICOM: {', '.join(damaged)}")
+    with _quiet():
+        first = itk_header(Path(names[0]))
+    if len(names) == 1:
+        return first
+    columns, rows = first.grid[::-1] if len(first.grid) == 2 else first.grid[:2]
+    return Header(first.channels, (columns, rows, len(names)), None, spaced=True, placed=True)
 
 
 @contextmanager

@@ -15,11 +15,21 @@ from pathlib import Path
 import numpy as np
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.imaging.dicom import read_series
-from autofedavg.tasks.imaging.readers import DICOM, FLAT, ITK, NIFTI, Scan, reader_of
+from autofedavg.tasks.imaging.dicom import read_series, series_header
+from autofedavg.tasks.imaging.readers import (
+    DICOM,
+    FLAT,
+    ITK,
+    NIFTI,
+    Header,
+    Scan,
+    itk_header,
+    nifti_header,
+    reader_of,
+)
 
-__all__ = ["DICOM", "FLAT", "ITK", "NIFTI", "ROUNDING", "Scan", "digest", "identity", "offset",
-           "read", "read_label"]  # fmt: skip
+__all__ = ["DICOM", "FLAT", "ITK", "NIFTI", "ROUNDING", "Header", "Scan", "digest", "identity",
+           "look", "offset", "read", "read_label", "stem"]  # fmt: skip
 
 ROUNDING = 0.05  # of a voxel: what grids may differ by and still be the same
 WHOLE = 1e-3  # what a label's numbers may lie off whole ones: files may store them scaled
@@ -32,18 +42,44 @@ def read(paths: Sequence[Path]) -> Scan:
         DataError: a file is missing, unreadable, of unknown kind, or unlike the others.
     """
     scans = [_read_one(path) for path in paths]
-    first = scans[0]
-    for path, scan in zip(paths[1:], scans[1:], strict=True):
-        if scan.grid != first.grid or offset(first.affine, scan.affine, scan.grid) > ROUNDING:
+    _refuse_other_grids(paths, [(scan.grid, scan.affine) for scan in scans])
+    if len(scans) == 1:
+        return scans[0]
+    joined = np.concatenate([scan.values for scan in scans])
+    return replace(scans[0], values=joined)
+
+
+def look(paths: Sequence[Path]) -> Header:
+    """What one image's files say of it; voxels are read of pictures only, which are small.
+
+    Raises:
+        DataError: as `read`, as far as headers tell.
+    """
+    seen = [_look_at(path) for path in paths]
+    _refuse_other_grids(paths, [(header.grid, header.affine) for header in seen])
+    return replace(seen[0], channels=sum(header.channels for header in seen))
+
+
+def _refuse_other_grids(
+    paths: Sequence[Path], grids: Sequence[tuple[tuple[int, ...], np.ndarray | None]]
+) -> None:
+    size, affine = grids[0]
+    for path, (other, lies) in zip(paths[1:], grids[1:], strict=True):
+        if other != size or offset(affine, lies, size) > ROUNDING:
             raise DataError(
                 f"its grid is not that of {paths[0].name}",
                 where=str(path),
                 remedy="resample the channels of a case to one grid",
             )
-    if len(scans) == 1:
-        return first
-    joined = np.concatenate([scan.values for scan in scans])
-    return replace(first, values=joined)
+
+
+def stem(path: Path) -> str:
+    """A case's name from its file: the name without what says the kind of file."""
+    name = path.name
+    for ending in sorted((*NIFTI, *ITK, *FLAT, *DICOM), key=len, reverse=True):
+        if name.lower().endswith(ending):
+            return name[: -len(ending)]
+    return name
 
 
 def read_label(path: Path) -> Scan:
@@ -172,17 +208,37 @@ def _head(header: Path) -> list[str]:
 def _read_one(path: Path, *, colours: bool = True) -> Scan:
     with _readable(path):
         _files(path)
-        if path.is_dir() or path.name.lower().endswith(DICOM):
-            scan = read_series(path)
-        else:
-            scan = reader_of(path, colours=colours)(path)
-        if scan.affine is not None and not _places(scan.affine):
-            raise DataError(
-                "its affine does not place voxels in space (numbers missing, or a size of 0)",
-                where=str(path),
-                remedy="write a valid affine into the file",
-            )
+        reader = read_series if _is_series(path) else reader_of(path, colours=colours)
+        scan = reader(path)
+        _refuse_nowhere(path, scan.affine)
         return scan
+
+
+def _look_at(path: Path) -> Header:
+    name = path.name.lower()
+    with _readable(path):
+        _files(path)
+        if _is_series(path):
+            return series_header(path)
+        if not name.endswith((*NIFTI, *ITK)):
+            scan = reader_of(path)(path)
+            return Header(len(scan.values), scan.grid, None, spaced=False, placed=False)
+        header = nifti_header(path) if name.endswith(NIFTI) else itk_header(path)
+        _refuse_nowhere(path, header.affine)
+        return header
+
+
+def _is_series(path: Path) -> bool:
+    return path.is_dir() or path.name.lower().endswith(DICOM)
+
+
+def _refuse_nowhere(path: Path, affine: np.ndarray | None) -> None:
+    if affine is not None and not _places(affine):
+        raise DataError(
+            "its affine does not place voxels in space (numbers missing, or a size of 0)",
+            where=str(path),
+            remedy="write a valid affine into the file",
+        )
 
 
 def _places(affine: np.ndarray) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from autofedavg.tasks.imaging.casefolder import Box, Prepared
+from autofedavg.tasks.imaging.image import Box
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.window import pieces, slabs
 
@@ -28,7 +30,25 @@ _resample = SpatialResample(
 )
 
 
-def predict(network: nn.Module, case: Prepared, how: Pipeline, classes: int) -> Tensor:
+class OnGrid(Protocol):
+    """A prepared image, whether it waits in the cache or in memory, with a label or without."""
+
+    @property
+    def size(self) -> tuple[int, ...]: ...
+    @property
+    def affine(self) -> np.ndarray: ...
+    @property
+    def original_affine(self) -> np.ndarray: ...
+    @property
+    def original_size(self) -> tuple[int, ...]: ...
+    @property
+    def moved(self) -> bool: ...
+
+    def part(self, box: Box) -> Tensor:
+        """(C, *box) float32 of a box that may reach beyond the image."""
+
+
+def predict(network: nn.Module, case: OnGrid, how: Pipeline, classes: int) -> Tensor:
     """The predicted class of every voxel of the file's own grid, uint8: 0 for background."""
     size = tuple(max(pair) for pair in zip(case.size, how.roi, strict=True))
     before = tuple((whole - n) // 2 for whole, n in zip(size, case.size, strict=True))
@@ -56,10 +76,10 @@ def dices(found: Tensor, label: Tensor, classes: int) -> list[float]:
     return [2 * b / e if e else 1.0 for b, e in zip(both, either, strict=True)]
 
 
-def _part(case: Prepared, before: Sequence[int], box: Box) -> Tensor:
+def _part(case: OnGrid, before: Sequence[int], box: Box) -> Tensor:
     """A window's part of an image that has `before` empty voxels in front of it."""
     place = zip(box, before, strict=True)
-    return case.window(tuple(slice(b.start - n, b.stop - n) for b, n in place))[0]
+    return case.part(tuple(slice(b.start - n, b.stop - n) for b, n in place))
 
 
 def _inside(
@@ -76,12 +96,12 @@ def _inside(
             yield slice(start, stop), part[(slice(None), rows, *rest)]
 
 
-def _back(chance: Tensor, case: Prepared, how: Pipeline) -> Tensor:
+def _back(chance: Tensor, case: OnGrid, how: Pipeline) -> Tensor:
     """Foreground probabilities on the prepared grid -> classes on the file's own.
 
     Interpolation keeps the sum over the classes, so background is what is left to one.
     """
-    affine, goal = case.affine, case.original_affine
+    affine, goal = case.affine.copy(), case.original_affine
     if how.crop:  # what was cut away is background
         chance = pad(chance, (1, 1) * 3)
         affine[:3, 3] -= affine[:3, :3].sum(axis=1)

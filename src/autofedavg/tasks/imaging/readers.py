@@ -6,6 +6,7 @@ the affine says) in three dimensions, and rows, columns in two, whatever the for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +56,25 @@ class Scan:
         return tuple(float(v) for v in np.sqrt((self.affine[:3, :3] ** 2).sum(axis=0)))
 
 
+@dataclass(frozen=True)
+class Header:
+    """What an image file says of itself before its voxels are read.
+
+    Attributes:
+        channels: of the image.
+        grid: two or three sizes, as those of its `Scan`.
+        affine: as that of its `Scan`; None also where only reading all slices would tell.
+        spaced: whether a voxel's size in mm is known.
+        placed: whether the file lies in space; pictures do not.
+    """
+
+    channels: int
+    grid: tuple[int, ...]
+    affine: np.ndarray | None
+    spaced: bool
+    placed: bool
+
+
 def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
     """The reader for a file that is no DICOM; `colours` turns palettes into colours.
 
@@ -84,16 +104,37 @@ def _read_nifti(path: Path) -> Scan:
     else:
         values = values.reshape(*values.shape, *(1,) * (4 - values.ndim))
     values = plain(np.moveaxis(values, -1, 0))
+    if values.shape[-1] == 1:
+        return Scan(_rows_first(values[..., 0]), None, lies=_nifti_place(image)[1])
+    affine, _, in_mm = _nifti_place(image)
+    return Scan(values, affine, in_mm)
+
+
+def nifti_header(path: Path) -> Header:
+    """The header of a NIfTI file."""
+    import nibabel as nib
+
+    image = nib.load(path)
+    sizes = (*image.shape, *(1,) * (3 - len(image.shape)))
+    affine, _, in_mm = _nifti_place(image)
+    grid = sizes[:3] if sizes[2] > 1 else (sizes[1], sizes[0])
+    flat = len(grid) == 2
+    spaced = not flat and affine is not None and in_mm
+    return Header(math.prod(sizes[3:]), grid, None if flat else affine, spaced, placed=True)
+
+
+def _nifti_place(image: Any) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
+    """(affine in mm or None, affine as it stands or None, whether mm is more than a guess)."""
     affine = np.asarray(image.affine, dtype=np.float64)
     coded = bool(int(image.header["qform_code"]) or int(image.header["sform_code"]))
-    if values.shape[-1] == 1:
-        return Scan(_rows_first(values[..., 0]), None, lies=affine if coded else None)
     # Many tools leave the unit out, so it alone means nothing; but an affine that is the identity
     # is mostly no measurement.
-    named = image.header.get_xyzt_units()[0] != "unknown"
+    unit = image.header.get_xyzt_units()[0]
+    named = unit != "unknown"
     measured = coded and not np.array_equal(affine, np.eye(4))
-    affine[:3] *= TO_MM.get(image.header.get_xyzt_units()[0], 1.0)
-    return Scan(values, affine if coded or named else None, in_mm=named or measured)
+    in_mm = affine.copy()
+    in_mm[:3] *= TO_MM.get(unit, 1.0)
+    return in_mm if coded or named else None, affine if coded else None, named or measured
 
 
 def _read_itk(path: Path) -> Scan:
@@ -106,23 +147,49 @@ def from_itk(image: Any) -> Scan:
     """An image of SimpleITK's, from LPS to RAS."""
     import SimpleITK
 
-    dimension = image.GetDimension()
-    if dimension not in (2, 3):
-        raise ValueError(f"it has {dimension} axes")
+    dimension = _dimension(image)
     array = SimpleITK.GetArrayFromImage(image)  # z, y, x and channels last
     several = image.GetNumberOfComponentsPerPixel() > 1
     channels = np.moveaxis(array, -1, 0) if several else array[None]
     if dimension == 2:
         return Scan(plain(channels), None)
     values = plain(channels.transpose(0, 3, 2, 1))
+    affine, in_mm = _itk_place(image)
+    if values.shape[-1] == 1:
+        return Scan(_rows_first(values[..., 0]), None, lies=affine)
+    return Scan(values, affine, in_mm)
+
+
+def itk_header(path: Path) -> Header:
+    """The header of a file that SimpleITK reads."""
+    import SimpleITK
+
+    reader = SimpleITK.ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.ReadImageInformation()
+    channels, sizes = int(reader.GetNumberOfComponents()), tuple(map(int, reader.GetSize()))
+    if _dimension(reader) == 2:
+        return Header(channels, sizes[::-1], None, spaced=False, placed=False)
+    if sizes[2] == 1:
+        return Header(channels, sizes[1::-1], None, spaced=False, placed=True)
+    affine, in_mm = _itk_place(reader)
+    return Header(channels, sizes, affine, in_mm, placed=True)
+
+
+def _dimension(image: Any) -> int:
+    if image.GetDimension() not in (2, 3):
+        raise ValueError(f"it has {image.GetDimension()} axes")
+    return int(image.GetDimension())
+
+
+def _itk_place(image: Any) -> tuple[np.ndarray, bool]:
+    """The affine in RAS of an image or its reader, and whether it can be meant in mm."""
     affine = np.eye(4)
     direction = np.array(image.GetDirection()).reshape(3, 3)
     affine[:3, :3] = direction * np.array(image.GetSpacing())
     affine[:3, 3] = image.GetOrigin()
-    if values.shape[-1] == 1:
-        return Scan(_rows_first(values[..., 0]), None, lies=_LPS_TO_RAS @ affine)
     # Without a word on space these formats say: 1, at the origin.
-    return Scan(values, _LPS_TO_RAS @ affine, in_mm=not np.array_equal(affine, np.eye(4)))
+    return _LPS_TO_RAS @ affine, not np.array_equal(affine, np.eye(4))
 
 
 def _read_flat(path: Path, *, colours: bool) -> Scan:

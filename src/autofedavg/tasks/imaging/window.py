@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from autofedavg.tasks.imaging.casefolder import Box
+from autofedavg.tasks.imaging.image import Box
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.

@@ -23,7 +23,8 @@ from scipy import stats
 from autofedavg.errors import DataError
 from autofedavg.task import Progress
 from autofedavg.tasks.imaging.files import Scan, identity, read_label
-from autofedavg.tasks.imaging.preparation import Case, load, moments, written
+from autofedavg.tasks.imaging.intensities import moments, written
+from autofedavg.tasks.imaging.preparation import Case, load
 from autofedavg.tasks.lists.listing import Entry, Listing
 from autofedavg.tasks.places import cache_home, writing
 

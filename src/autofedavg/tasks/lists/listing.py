@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import DataError
-from autofedavg.tasks.imaging.files import DICOM, FLAT, ITK, NIFTI
+from autofedavg.tasks.imaging.files import stem
 from autofedavg.tasks.lists.listrows import (
     SPLIT_NAMES,
     WRONG,
@@ -158,7 +158,7 @@ def _within(text: str, root: Path, allow_outside: bool) -> Path:
 
 def _with_names(entries: list[Entry], root: Path) -> list[Entry]:
     """Cases without a name are called after their file, or its path where names repeat."""
-    short = [_named(entry.image[0]) for entry in entries]
+    short = [stem(entry.image[0]) for entry in entries]
     taken = Counter((e.site, e.case or name) for e, name in zip(entries, short, strict=True))
     named = []
     for entry, name in zip(entries, short, strict=True):
@@ -168,15 +168,6 @@ def _with_names(entries: list[Entry], root: Path) -> list[Entry]:
             case = (first.parent / name).as_posix()
         named.append(replace(entry, case=case, patient=entry.patient or case))
     return named
-
-
-def _named(path: Path) -> str:
-    """A case's name from its file: the name without what says the kind of file."""
-    name = path.name
-    for ending in sorted((*NIFTI, *ITK, *FLAT, *DICOM), key=len, reverse=True):
-        if name.lower().endswith(ending):
-            return name[: -len(ending)]
-    return name
 
 
 def _doubles(entries: list[Entry]) -> list[str]:
