@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from autofedavg.client import Problem
+from autofedavg.errors import ConfigError
 from autofedavg.settings import Settings
 
 Progress = Callable[[str, int, int], None]
@@ -48,6 +49,19 @@ class Task(Settings):
     def network(self) -> nn.Module:
         """The network, without touching the data."""
         raise NotImplementedError
+
+    def preprocessing(self) -> dict[str, Any]:
+        """How inputs are made and outputs are read, in plain values, without touching the data.
+
+        `input` has at least `name`, `shape` (batch, channels, sizes; None for any) and
+        `multiple_of`: what each size is a multiple of, None where sizes are fixed. `output` has
+        `name` and `classes`, in the order of the network's outputs.
+        """
+        raise ConfigError(
+            "this task does not say how its inputs are made",
+            where=f"task {type(self).__name__}",
+            remedy="give it a method preprocessing",
+        )
 
     def memory(self) -> int:
         """Bytes of prepared data that will be held."""

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, results, studies
+from autofedavg.cli import data, models, results, studies
 from autofedavg.cli.app import app
 from autofedavg.errors import AutoFedAvgError
 
@@ -22,6 +22,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "resume": studies.resume,
     "check": studies.check,
     "report": results.report,
+    "export-model": models.export_model,
     "data": data.data,
     "list": data.list_,
 }

@@ -18,6 +18,7 @@ from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.classes import found_classes, refuse_strangers
@@ -213,6 +214,10 @@ class Datalist(ImageTask):
     def network(self) -> nn.Module:
         task = self.resolved()
         return network(task.pipeline.pipeline(), task.image_channels, len(task.classes))
+
+    def preprocessing(self) -> dict[str, Any]:
+        task = self.resolved()
+        return recipe(task.pipeline.pipeline(), task.image_channels, [*task.classes])
 
     def memory(self) -> int:
         spacing = self.resolved().pipeline.spacing

@@ -29,8 +29,9 @@ from autofedavg.seeds import Purpose, Seeds
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import Case
+from autofedavg.tasks.imaging.preparation import BINARY, Case
 from autofedavg.tasks.imaging.prepared import Store
+from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.places import cache_home, is_folder
 
@@ -169,6 +170,9 @@ class Synthetic(Task):
 
     def network(self) -> nn.Module:
         return network(self.pipeline)
+
+    def preprocessing(self) -> dict[str, Any]:
+        return recipe(self.pipeline, 1, [*BINARY])
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))

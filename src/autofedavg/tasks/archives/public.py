@@ -20,6 +20,7 @@ from autofedavg.tasks.archives.sources import Pair, Source, grid_of
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.splits import split_digest
@@ -132,6 +133,9 @@ class PublicTask(ImageTask):
 
     def network(self) -> nn.Module:
         return network(self.pipeline)
+
+    def preprocessing(self) -> dict[str, Any]:
+        return recipe(self.pipeline, 1, [self.structure])
 
     def memory(self) -> int:
         return min(len(self.known()) * self.typical, int(self.hold * 2**30))
