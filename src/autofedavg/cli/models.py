@@ -17,7 +17,7 @@ def export_model(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
     format: Annotated[
-        Literal["torchscript", "onnx", "pt2", "bundle"],
+        Literal["torchscript", "onnx", "bundle"],
         typer.Option(help="What to write; bundle is MONAI's."),
     ] = "torchscript",
     which: Annotated[

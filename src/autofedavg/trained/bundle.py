@@ -54,7 +54,7 @@ def refuse_unlike(recipe: dict[str, Any], where: str) -> None:
         if way == "window":
             return
         why = f"MONAI has no transform that normalises as this model's {way!r} does"
-    remedy = "use --format torchscript, onnx or pt2 with preprocessing.json"
+    remedy = "use --format torchscript or onnx, with preprocessing.json"
     raise ConfigError(why, where=where, remedy=remedy)
 
 

@@ -24,9 +24,11 @@ from autofedavg.trained.bundle import BUNDLE, bundle_files, refuse_unlike
 from autofedavg.trained.formats import FORMATS, Ports, Run
 from autofedavg.trained.load import Trained
 
-FormatName = Literal["torchscript", "onnx", "pt2", "bundle"]
+FormatName = Literal["torchscript", "onnx", "bundle"]
 SCHEMA = 1
 RECIPE = "preprocessing.json"
+IN_BUNDLE = f"models/{FORMATS['torchscript'].file}"
+MODELS = (*(kind.file for kind in FORMATS.values()), IN_BUNDLE)
 TOLERANCE = 1e-4  # of the largest output, or of 1 if that is larger
 
 
@@ -66,7 +68,7 @@ def export_model(
     Args:
         trained: the model.
         out: the folder; made if need be.
-        format: "torchscript", "onnx", "pt2" (torch.export), or "bundle" (a MONAI bundle).
+        format: "torchscript", "onnx", or "bundle" (a MONAI bundle).
         overwrite: whether what an earlier export wrote there is replaced.
 
     Raises:
@@ -77,10 +79,11 @@ def export_model(
     recipe = trained.config.task.preprocessing()
     if format == "bundle":
         refuse_unlike(recipe, str(trained.folder.path))
-    earlier = _earlier(out)
-    if earlier and not overwrite:
+    earlier = [name for name in (RECIPE, *MODELS) if (out / name).exists()]
+    also = [name for name in BUNDLE if format == "bundle" and (out / name).exists()]
+    if (earlier or also) and not overwrite:
         raise ConfigError(
-            f"{earlier[0].relative_to(out)} is there already",
+            f"{(earlier + also)[0]} is there already",
             where=str(out),
             remedy="name another folder, or say --overwrite",
         )
@@ -92,8 +95,8 @@ def export_model(
     texts[RECIPE] = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     content |= {name: text.encode() for name, text in texts.items()}
     try:
-        for old in earlier:
-            old.unlink()
+        for name in earlier:  # whatever its format: one folder holds one model
+            (out / name).unlink()
         for name, written in content.items():  # last the JSON, which vouches for the model
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out / name, written)
@@ -110,13 +113,13 @@ def provenance(trained: Trained) -> dict[str, Any]:
     """Where a model comes from, for whoever meets its file alone."""
     about = read_json(trained.folder.path / "environment.json")
     here = environment("cpu")
-    facts, config = trained.facts, trained.config
+    facts, config, row = trained.facts, trained.config, trained.config.values()
     return {
-        "run": str(trained.folder.path),
+        "run": str(trained.folder.path.resolve()),
         "row": config.name,
         "label": config.label,
-        "task": config.task.model_dump(mode="json")["name"],
-        "method": config.method.model_dump(mode="json")["name"],
+        "task": row["task"]["name"],
+        "method": row["method"]["name"],
         "seed": about.get("seed"),
         "checkpoint": trained.name,
         "tensors_sha256": facts["sha256"],
@@ -184,15 +187,8 @@ def _write_model(trained: Trained, ports: Ports, stage: Path, format: str) -> di
             )
     return {
         "format": format,
-        "file": f"models/{kind.file}" if format == "bundle" else kind.file,
+        "file": IN_BUNDLE if format == "bundle" else kind.file,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         **written,
         "compared": compared,
     }
-
-
-def _earlier(out: Path) -> list[Path]:
-    """Files of an earlier export, whatever its format: one folder holds one model."""
-    models = [kind.file for kind in FORMATS.values()]
-    names = [RECIPE, *models, *(f"models/{name}" for name in models), *BUNDLE]
-    return [out / name for name in names if (out / name).exists()]

@@ -1,4 +1,4 @@
-"""A network as a file that runs without this package: TorchScript, torch.export, ONNX."""
+"""A network as a file that runs without this package: TorchScript or ONNX."""
 
 from __future__ import annotations
 
@@ -87,36 +87,21 @@ class Format:
 
 
 def _write_torchscript(network: nn.Module, ports: Ports, path: Path) -> dict[str, Any]:
-    with _without_warnings():
+    with _quietly():
         traced = torch.jit.trace(network, torch.zeros(ports.small()), check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, path)
     return {"torch": torch.__version__}
 
 
 def _load_torchscript(path: Path, _: Ports) -> Run:
-    with _without_warnings():
+    with _quietly():
         loaded: Run = torch.jit.load(path)  # type: ignore[no-untyped-call]
-    return loaded
-
-
-def _write_pt2(network: nn.Module, ports: Ports, path: Path) -> dict[str, Any]:
-    with _without_warnings():
-        program = torch.export.export(
-            network, (torch.zeros(ports.small()),), dynamic_shapes=(ports.dynamic(),)
-        )
-        torch.export.save(program, path)
-    return {"torch": torch.__version__}
-
-
-def _load_pt2(path: Path, _: Ports) -> Run:
-    with _without_warnings():
-        loaded: Run = torch.export.load(path).module()
     return loaded
 
 
 def _write_onnx(network: nn.Module, ports: Ports, path: Path) -> dict[str, Any]:
     onnx, onnxscript = (_needed(package) for package in ("onnx", "onnxscript"))
-    with _without_warnings():
+    with _quietly():
         program = torch.onnx.export(
             network,
             (torch.zeros(ports.small()),),
@@ -151,25 +136,23 @@ def _needed(package: str) -> Any:
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def _quietly() -> Iterator[None]:
     """Without what PyTorch says of itself: it is known, and no reader can do anything about it."""
-    exporter = logging.getLogger("torch.onnx")
-    level = exporter.level
+    level = logging.root.manager.disable
     with warnings.catch_warnings():
-        # TorchScript goes on being read by Triton and MONAI Deploy.
+        # TorchScript is deprecated, and what Triton and MONAI Deploy read.
         warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
         # Branches on sizes; other sizes are compared once the file is written.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-        exporter.setLevel(logging.ERROR)  # torchvision is not installed, and not needed
+        logging.disable(logging.WARNING)  # such as: torchvision is not installed
         try:
             yield
         finally:
-            exporter.setLevel(level)
+            logging.disable(level)
 
 
 FORMATS = {
     "torchscript": Format("model.ts", _write_torchscript, _load_torchscript),
-    "pt2": Format("model.pt2", _write_pt2, _load_pt2),
     "onnx": Format("model.onnx", _write_onnx, _load_onnx),
 }

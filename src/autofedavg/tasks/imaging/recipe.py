@@ -27,7 +27,10 @@ from autofedavg.tasks.imaging.window import SIGMA, stride
 
 Values = dict[str, Any]
 SPATIAL = {2: ("rows", "columns"), 3: ("right", "anterior", "superior")}
-FLOOR = 1e-3  # MONAI's smallest weight of a voxel in a window
+# MONAI's own numbers:
+FLOOR = 1e-3  # smallest weight of a voxel in a window
+SAME = 1e-3  # mm that a spacing may lie off the wanted one
+STAYS = 1e-8  # new voxels that a corner may lie before the first
 WRITTEN = f"the voxels other than 0, or all of them if {100 * FEW:g} % or fewer are other than 0"
 
 
@@ -104,9 +107,14 @@ def _spacing(how: Pipeline) -> list[Values]:
             "mm": list(how.spacing),
             "interpolation": "linear",
             "outside": "nearest voxel",
-            "rule": "the centre of the first voxel stays where it is, and so do the directions of "
-            "the axes; sizes are round((n - 1) * old / new + 1), half to even; a spacing within "
-            "0.001 mm of the wanted one is left as it is",
+            "same_within": SAME,
+            "first_stays_within": STAYS,
+            "rule": "a spacing that differs by no more than same_within is left as it is. Axes "
+            "keep their directions, made orthogonal one after another where they are not. Sizes "
+            "are round(extent + 1), half to even, the extent being how far the centres of voxels "
+            "reach in new voxels. The centre of the first voxel stays where it is if no corner "
+            "lies before it by more than first_stays_within new voxels along an axis, as happens "
+            "by rounding of oblique affines; else size / 2 stays where it is",
             "reference": "monai.transforms.Spacing, mode bilinear, padding_mode border, "
             "align_corners False, dtype float32",
         }
