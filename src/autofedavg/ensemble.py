@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -40,11 +41,31 @@ class Ensemble(nn.Module):
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def forward(self, *inputs: Any) -> Tensor:
-        total = self._chances(self._members[0], inputs)
-        for member in self._members[1:]:
-            total = torch.logaddexp(total, self._chances(member, inputs))
-        return total - math.log(len(self._members))
+        return _mean(functional_call(self.network, member, inputs) for member in self._members)
 
-    def _chances(self, member: dict[str, Tensor], inputs: tuple[Any, ...]) -> Tensor:
-        logits: Tensor = functional_call(self.network, member, inputs)
-        return torch.log_softmax(logits.float(), dim=1)
+    def unrolled(self) -> nn.Module:
+        """The same predictor with a network for every member: what an exporter can follow."""
+        networks = [copy.deepcopy(self.network) for _ in self._members]
+        for network, member in zip(networks, self._members, strict=True):
+            network.load_state_dict(member)
+        return Unrolled(networks)
+
+
+class Unrolled(nn.Module):
+    """The mean of several networks' softmax outputs, as `Ensemble` has it."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return _mean(network(image) for network in self.networks)
+
+
+def _mean(outputs: Iterable[Tensor]) -> Tensor:
+    """The logarithm of the mean of softmax outputs, from the logits before them."""
+    chances = (torch.log_softmax(logits.float(), dim=1) for logits in outputs)
+    total, count = next(chances), 1
+    for count, other in enumerate(chances, 2):  # noqa: B007 - counted to the end
+        total = torch.logaddexp(total, other)
+    return total - math.log(count)

@@ -106,6 +106,19 @@ class Task(Settings):
             remedy="apply models of the tasks that segment images, such as datalist",
         )
 
+    def preprocessing(self) -> dict[str, Any]:
+        """How inputs are made and outputs are read, in plain values, without touching the data.
+
+        `input` has at least `name`, `shape` (batch, channels, sizes; None for any) and
+        `multiple_of`: what each size is a multiple of, None where sizes are fixed. `output` has
+        `name` and `classes`, in the order of the network's outputs.
+        """
+        raise ConfigError(
+            "this task does not say how its inputs are made",
+            where=f"task {type(self).__name__}",
+            remedy="give it a method preprocessing",
+        )
+
     def memory(self) -> int:
         """Bytes of prepared data that will be held."""
         raise NotImplementedError

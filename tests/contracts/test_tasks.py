@@ -228,6 +228,22 @@ def test_every_setting_has_an_origin(made) -> None:
             assert text, path
 
 
+def test_says_how_inputs_are_made_and_outputs_are_read(made) -> None:
+    task, _, _ = made
+    told = task.preprocessing()
+    assert json.loads(json.dumps(told)) == told
+    any_batch, *shape = told["input"]["shape"]
+    assert any_batch is None
+    with torch.no_grad():
+        logits = task.network().eval()(torch.zeros(2, *shape))
+    assert list(logits.shape) == [2, *told["output"]["shape"][1:]]
+    assert logits.shape[1] == len(told["output"]["classes"])
+    assert all(step["step"] and step["rule"] for step in told["steps"])
+    steps = told["input"]["multiple_of"]
+    if steps is not None:
+        assert all(size % step == 0 for size, step in zip(shape[1:], steps, strict=True))
+
+
 def test_says_what_it_is_where_it_is_and_can_be_prepared(made) -> None:
     task, _, _ = made
     assert task.about()

@@ -36,6 +36,14 @@ def test_the_output_is_the_logarithm_of_the_mean_softmax(network, x):
         torch.testing.assert_close(together(x).softmax(1), torch.stack(alone).mean(0))
 
 
+def test_unrolled_it_is_the_same_predictor():
+    bank, layout = bank_of(norm_net, 3)
+    together = Ensemble(norm_net(), [layout.state_dict(bank[s]) for s in bank.sites]).eval()
+    x = torch.randn(5, 4)
+    with torch.no_grad():
+        assert torch.equal(together.unrolled().eval()(x), together(x))
+
+
 def test_its_members_stay_what_they_were():
     bank, layout = bank_of(norm_net, 2)
     before = bank.values.clone()

@@ -26,6 +26,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "serve": results.serve,
     "compare": results.compare,
     "predict": models.predict,
+    "export-model": models.export_model,
     "data": data.data,
     "list": data.list_,
 }

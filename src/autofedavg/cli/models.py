@@ -1,11 +1,11 @@
-"""Verbs on trained models: predict."""
+"""Verbs on trained models: predict, export-model."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -61,3 +61,28 @@ def _amounts(made: Prediction) -> str:
     if made.ml is not None:
         return ", ".join(f"{name} {ml:.2f} ml" for name, ml in made.ml.items())
     return ", ".join(f"{name} {count} voxels" for name, count in made.voxels.items())
+
+
+def export_model(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")],
+    format: Annotated[
+        Literal["torchscript", "onnx", "bundle"],
+        typer.Option(help="What to write; bundle is MONAI's."),
+    ] = "torchscript",
+    which: Which = "global",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier export in that folder.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained network as a file that runs without this package, and how to use it."""
+    from autofedavg.trained.export import export_model as export
+    from autofedavg.trained.load import load_trained
+
+    written = export(load_trained(model, which), out, format, overwrite=overwrite)
+    if as_json:
+        typer.echo(json.dumps(written.as_json()))
+    else:
+        typer.echo("\n".join(str(written.folder / name) for name in written.files))
+        typer.echo(written.said(), err=True)

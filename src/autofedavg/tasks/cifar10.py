@@ -22,7 +22,7 @@ from autofedavg.task import Progress, Task
 from autofedavg.tasks.cifar import files
 from autofedavg.tasks.cifar.files import Cifar10Data, Pictures
 from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
-from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
+from autofedavg.tasks.cifar.site import CifarSite, cifar_loss, recipe
 from autofedavg.tasks.places import data_home
 
 Split = dict[str, dict[str, np.ndarray]]
@@ -88,6 +88,9 @@ class Cifar10(Task):
 
     def network(self) -> nn.Module:
         return vgg9(len(files.CLASSES))
+
+    def preprocessing(self) -> dict[str, Any]:
+        return recipe(files.CLASSES)
 
     def memory(self) -> int:
         images = len(files.BATCHES) * files.OFFICIAL_RECORDS

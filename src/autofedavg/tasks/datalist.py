@@ -19,6 +19,7 @@ from autofedavg.tasks.imaging.casefolder import Prepared
 from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import ImageTask
@@ -219,6 +220,10 @@ class Datalist(ImageTask):
     def segmenter(self) -> ImageSegmenter:
         task = self.resolved()
         return ImageSegmenter(task.pipeline.pipeline(), task.image_channels, [*task.classes])
+
+    def preprocessing(self) -> dict[str, Any]:
+        task = self.resolved()
+        return recipe(task.pipeline.pipeline(), task.image_channels, [*task.classes])
 
     def memory(self) -> int:
         spacing = self.resolved().pipeline.spacing

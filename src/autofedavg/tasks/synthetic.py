@@ -32,6 +32,7 @@ from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BINARY, Case
 from autofedavg.tasks.imaging.prepared import Store
+from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import GridTask
@@ -177,6 +178,9 @@ class Synthetic(GridTask):
 
     def segmenter(self) -> ImageSegmenter:
         return ImageSegmenter(self.pipeline, 1, ["lesion"])
+
+    def preprocessing(self) -> dict[str, Any]:
+        return recipe(self.pipeline, 1, [*BINARY])
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))

@@ -21,6 +21,7 @@ from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import ImageTask
@@ -137,6 +138,9 @@ class PublicTask(ImageTask):
 
     def segmenter(self) -> ImageSegmenter:
         return ImageSegmenter(self.pipeline, 1, [self.structure])
+
+    def preprocessing(self) -> dict[str, Any]:
+        return recipe(self.pipeline, 1, [self.structure])
 
     def memory(self) -> int:
         return min(len(self.known()) * self.typical, int(self.hold * 2**30))

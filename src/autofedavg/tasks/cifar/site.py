@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,6 +80,39 @@ def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and spread on a device, put there once: a copy in every step would wait for it."""
     mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
     return mean, std
+
+
+def recipe(classes: Sequence[str]) -> dict[str, Any]:
+    """How pictures become the network's input, and its output a class, in plain values."""
+    return {
+        "kind": "classification",
+        "input": {
+            "name": "image",
+            "dtype": "float32",
+            "axes": ["batch", "channel", "rows", "columns"],
+            "shape": [None, len(MEAN), SIZE, SIZE],
+            "multiple_of": None,
+            "image": "a picture of bytes, 0 to 255; channels red, green, blue; the top row first",
+        },
+        "steps": [
+            {
+                "step": "normalise",
+                "how": "fixed",
+                "mean": list(MEAN),
+                "std": list(STD),
+                "rule": "channel by channel: (byte - mean) / std, in float32",
+            }
+        ],
+        "output": {
+            "name": "logits",
+            "dtype": "float32",
+            "axes": ["batch", "class"],
+            "shape": [None, len(classes)],
+            "classes": list(classes),
+            "meaning": "softmax over the axis class gives chances that sum to one; the number of "
+            "the largest is the class",
+        },
+    }
 
 
 class CifarSite:

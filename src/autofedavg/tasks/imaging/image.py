@@ -27,6 +27,7 @@ with warnings.catch_warnings():
     from monai.transforms import Orientation, Spacing
 
 Box = tuple[slice, ...]
+AXES = "RAS"  # what the axes of a volume are turned to
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _regrid(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Axes nearest to right, anterior, superior; then the common spacing."""
     tensor = MetaTensor(torch.from_numpy(layer), affine=torch.from_numpy(affine))
-    tensor = Orientation(axcodes="RAS", labels=None)(tensor)
+    tensor = Orientation(axcodes=AXES, labels=None)(tensor)
     if how.spacing != "keep":
         tensor = Spacing(pixdim=how.spacing, mode=mode, dtype=torch.float32)(tensor)
     return tensor.as_tensor().numpy(), tensor.affine.numpy().astype(np.float64)

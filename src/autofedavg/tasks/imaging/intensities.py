@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.pipeline import Normalise, Pipeline
 
 CLIPPED = 5.0  # spreads from the mean
+LIMITS: dict[Normalise, tuple[float, float]] = {"window": (0.0, 1.0), "percentiles": (0.0, 1.0),
+                                                "zscore": (-CLIPPED, CLIPPED)}  # fmt: skip
+PERCENTILES = (0.5, 99.5)
+MUCH = 0.02  # of a channel: more than this is not clipped away as air,
+FEW = 0.01  # and fewer voxels other than 0 do not stand for it
+NARROWEST = 1e-6  # what intensities are divided by at least
+STORED = np.float16
 
 
 def normalised(values: np.ndarray, how: Pipeline) -> np.ndarray:
     """Intensities (C, ...) as the network sees them, channel by channel, float16."""
-    made = np.empty(values.shape, np.float16)
+    made = np.empty(values.shape, STORED)
+    least, most = LIMITS[how.normalise]
     for channel, place in zip(values, made, strict=True):
-        zero, one, least, most = _scale(channel, how)
+        zero, one = _scale(channel, how)
         scaled = channel - np.float32(zero)
-        scaled /= np.float32(max(one - zero, 1e-6))
+        scaled /= np.float32(max(one - zero, NARROWEST))
         place[...] = np.clip(scaled, least, most, out=scaled)
     return made
 
 
-def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float, float, float]:
-    """What becomes 0, what becomes 1, and where the result is clipped."""
+def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float]:
+    """What becomes 0 and what becomes 1."""
     if how.normalise == "window":
-        return *how.window, 0.0, 1.0
+        return how.window
     if how.normalise == "zscore":
         mean, spread = moments(channel)
-        return mean, mean + spread, -CLIPPED, CLIPPED
-    low, high = (float(v) for v in np.percentile(written(channel), (0.5, 99.5)))
-    return low, high, 0.0, 1.0
+        return mean, mean + spread
+    low, high = (float(v) for v in np.percentile(written(channel), PERCENTILES))
+    return low, high
 
 
 def moments(channel: np.ndarray) -> tuple[float, float]:
@@ -40,7 +48,7 @@ def moments(channel: np.ndarray) -> tuple[float, float]:
     bright = channel[channel > channel.mean(dtype=np.float64)]
     mean, spread = float(bright.mean(dtype=np.float64)), float(bright.std(dtype=np.float64))
     clipped = channel[channel < mean - CLIPPED * spread]
-    if clipped.size > 0.02 * channel.size and clipped.std(dtype=np.float64) > spread:
+    if clipped.size > MUCH * channel.size and clipped.std(dtype=np.float64) > spread:
         whole = written(channel)
         return float(whole.mean(dtype=np.float64)), float(whole.std(dtype=np.float64))
     return mean, spread
@@ -49,4 +57,4 @@ def moments(channel: np.ndarray) -> tuple[float, float]:
 def written(channel: np.ndarray) -> np.ndarray:
     """The voxels other than 0, which scanners write where they saw nothing; all if 99 % are 0."""
     inside = channel[channel != 0]
-    return inside if inside.size > 0.01 * channel.size else channel.ravel()
+    return inside if inside.size > FEW * channel.size else channel.ravel()

@@ -10,8 +10,8 @@ from PIL import Image
 from autofedavg.tasks.imaging.contours import Colour, Line, trace
 from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, picture, png
 from autofedavg.tasks.imaging.files import Scan
+from autofedavg.tasks.imaging.intensities import written
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import written
 
 GREYS = 48  # shades: noise takes most of a file, and finer ones show no more
 MIXED = ((1.0, 0), *((share, grey) for share in (0.25, 0.5, 0.75) for grey in (0, 85, 170, 255)))

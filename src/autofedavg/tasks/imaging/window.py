@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from monai.data.utils import compute_importance_map, dense_patch_slices
 
+SIGMA = 0.125  # of a window's size: how fast its weight falls off from its middle
 MOST = 8  # windows that go through the network together,
 AT_ONCE = 2**20  # voxels whose outputs are told together
 VOXELS = {"cpu": 2**18, "cuda": 2**22}  # and about how many voxels
@@ -52,7 +53,7 @@ def slabs(
     """
     device = next(network.parameters()).device
     weight = compute_importance_map(
-        tuple(roi), mode="gaussian", sigma_scale=0.125, device=device, dtype=torch.float32
+        tuple(roi), mode="gaussian", sigma_scale=SIGMA, device=device, dtype=torch.float32
     )
     boxes = dense_patch_slices(tuple(size), tuple(roi), stride(roi, overlap))
     held: Tensor | None = None
