@@ -301,7 +301,7 @@ def test_colour_pictures_of_two_classes_in_folds(folded) -> None:
         assert "slice" not in case.caption
         with Image.open(folded / f"{case.case.removeprefix('case-')}.png") as file:
             enlarged = file.resize((256, 192), Image.Resampling.BICUBIC)
-        np.testing.assert_array_equal(pixels(case.panels[0]), np.array(enlarged))
+        assert np.abs(pixels(case.panels[0]).astype(int) - np.array(enlarged)).max() <= 3
         assert all(coloured(case.panels[1], colour) for colour in COLOURS[:2])
     assert not [note for note in made.notes if "scores.csv" in note or "slice" in note]
     for site in ("site-0", "site-1"):

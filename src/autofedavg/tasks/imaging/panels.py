@@ -13,7 +13,7 @@ from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.intensities import written
 from autofedavg.tasks.imaging.pipeline import Pipeline
 
-GREYS = 48  # shades: noise takes most of a file, and finer ones show no more
+SHADES = 48  # per channel: noise takes most of a file, and finer ones show no more of it
 MIXED = ((1.0, 0), *((share, grey) for share in (0.25, 0.5, 0.75) for grey in (0, 85, 170, 255)))
 # With one class, colours tell who drew it; orange and blue differ for everyone.
 LABEL, FOUND = COLOURS[0], COLOURS[1]
@@ -51,7 +51,7 @@ def panels(seen: View, low: float, high: float, classes: int) -> list[Picture]:
             several have a colour each.
     """
     seen = framed(seen, low, high)
-    plain = picture(seen, low, high)
+    plain = picture(seen, low, high).point(_rounded)
     own, others = colours_of(classes)
     drawn = [plain, _traced(plain, seen.label, own, DRAWN)]
     for found in seen.others:
@@ -78,9 +78,18 @@ def _traced(
     return made
 
 
+def _shade(k: int) -> int:
+    return round(255 * k / (SHADES - 1))
+
+
+def _rounded(value: int) -> int:
+    """The nearest shade to a channel's value."""
+    return _shade(round(value * (SHADES - 1) / 255))
+
+
 def _palette() -> Image.Image:
     """Shades of grey, and the lines' colours as they are and mixed with some of them."""
-    values = [round(255 * k / (GREYS - 1)) for k in range(GREYS) for _ in range(3)]
+    values = [_shade(k) for k in range(SHADES) for _ in range(3)]
     values += [
         round(share * part + (1 - share) * grey)
         for colour in COLOURS
