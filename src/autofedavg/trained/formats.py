@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from autofedavg.errors import missing_extra
 
 Run = Callable[[Tensor], Tensor]
-LARGEST = 2**21  # voxels of an input that outputs are compared on
+LARGEST = 2**19  # voxels of an input that outputs are compared on
 
 
 @dataclass(frozen=True)
