@@ -283,6 +283,8 @@ def test_the_same_call_writes_the_same_bytes_and_python_does_as_the_command(
     listed = predicted(say, scans_run, tmp_path / "one", image)
     paths = [Path(part) for part in image.split("|")]
     made = autofedavg.predict(scans_run, [paths], tmp_path / "two")
+    joined = autofedavg.predict(str(scans_run), image, tmp_path / "three")
+    assert [one.voxels for one in joined] == [one.voxels for one in made]
     assert [one.case for one in made] == [entry["case"] for entry in listed["cases"]]
     assert dict(made[0].voxels) == listed["cases"][0]["voxels"]
     name = made[0].file

@@ -172,6 +172,19 @@ def test_a_checkpoints_file_is_the_same_model(say, pictures_run, images, tmp_pat
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_no_image_is_ever_written_over(say, pictures_run, images, tmp_path, linked) -> None:
+    before, out = contents(tmp_path), tmp_path
+    if linked:
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "1.png").symlink_to(images[1])
+    code, _, err = say("predict", pictures_run, *images, "--out", out, "--overwrite")
+    assert code == 2
+    assert "a prediction would be written over this image; write elsewhere with --out" in err
+    assert contents(tmp_path) == before
+
+
 def test_two_processes_do_not_write_one_folder(say, pictures_run, images, tmp_path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -25,7 +25,7 @@ Image = str | Path | Sequence[str | Path]
 
 def predict(
     path: Path | str,
-    images: Sequence[Image],
+    images: Image | Sequence[Image],
     out: Path | str,
     model: str = "global",
     *,
@@ -38,7 +38,7 @@ def predict(
     Args:
         path: a run folder, a folder with one run below it, or a checkpoint's file.
         images: files or folders of DICOM series; the files of one image's channels are a sequence,
-            or a text with | between them.
+            or a text with | between them. A single path is one image.
         out: the folder for `<case>.nii.gz` (of pictures `<case>.png`) and `predictions.json`. What
             an earlier call with the same model and images has finished there is kept.
         model: "global", or "local-<site>" for a site's own model.
@@ -57,7 +57,9 @@ def predict(
     hardware = checked_device(device)
     trained = load_trained(Path(path), model)
     segmenter = trained.config.task.segmenter()
-    wanted = _wanted([_files(image) for image in images], segmenter, progress)
+    named = [images] if isinstance(images, str | Path) else images
+    wanted = _wanted([_files(image) for image in named], segmenter, progress)
+    _protect(wanted, Path(out))
     classes = {name: number for number, name in enumerate(segmenter.classes, 1)}
     folder = PredictionFolder(Path(out), _about(trained), classes)
     network = trained.network.to(hardware)
@@ -135,6 +137,19 @@ def _wanted(
             wanted.append(Wanted(case, image, f"{case}{ending}", digest))
     _refuse(wrong, len(images), "nothing has been predicted")
     return wanted
+
+
+def _protect(wanted: Sequence[Wanted], out: Path) -> None:
+    """Refuses to write where an image lies, by whatever path it was named."""
+    images = {(path.stat().st_dev, path.stat().st_ino) for case in wanted for path in case.image}
+    for case in wanted:
+        path = out / case.file
+        if path.exists() and (path.stat().st_dev, path.stat().st_ino) in images:
+            raise ConfigError(
+                "a prediction would be written over this image",
+                where=str(path),
+                remedy="write elsewhere with --out",
+            )
 
 
 def _refuse(wrong: Sequence[DataError], total: int, state: str) -> None:
