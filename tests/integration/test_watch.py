@@ -206,6 +206,20 @@ def test_runs_to_come_and_stopped_runs_are_told(copy, say, monkeypatch) -> None:
     assert "client II: lost [/bold]" in out
 
 
+def test_folds_have_their_places(tiny_home, tmp_path, say) -> None:
+    folder = tmp_path / "study" / "fedavg" / "fold-0" / "seed-0"
+    shutil.copytree(tiny_home / "fedavg" / "seed-0", folder)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("[task]\n", "[task]\nfold = 0\n"))
+    row = {"jobs": [[0, 0], [1, 0]], "config": {"name": "fedavg", "label": "FedAvg"}}
+    study = {"name": "study", "title": "Folds", "runs": [row]}
+    (tmp_path / "study" / "study.json").write_text(json.dumps(study))
+    _, out, _ = say("watch", tmp_path / "study")
+    assert re.search(r"^FedAvg, fold 0, seed 0 +finished +3/3", out, re.MULTILINE)
+    assert re.search(r"^FedAvg, fold 1, seed 0 +to come +0/\?", out, re.MULTILINE)
+    assert say("watch", tmp_path / "study" / "fedavg")[0] == 0  # any folder above runs
+
+
 @pytest.mark.parametrize("missing", ["environment.json", "config.toml", "status.json"])
 def test_a_folder_being_made_has_not_begun_yet(copy, say, missing) -> None:
     (copy / "fedavg" / "seed-0" / missing).unlink()

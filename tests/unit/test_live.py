@@ -44,6 +44,7 @@ def test_bars_and_trends() -> None:
     assert trend([1.0, 0.9, 0.8, 0.5, 0.4, 0.3]) == "falls"
     assert trend([0.3, None, 0.3, 0.301]) == "level"
     assert trend([0.1, 0.4]) == "rises"
+    assert trend([0.7, 0.65, 0.6]) == "falls"
     assert trend([0.1]) == ""
 
 

@@ -60,7 +60,8 @@ def trend(values: Sequence[float | None], few: int = 3) -> str:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return ""
-    now, before = known[-few:], known[-2 * few : -few] or known[:1]
+    few = min(few, len(known) // 2)
+    now, before = known[-few:], known[-2 * few : -few]
     change = statistics.fmean(now) - statistics.fmean(before)
     if abs(change) <= 0.01 * max(map(abs, known[-2 * few :])):
         return "level"

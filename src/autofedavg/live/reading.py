@@ -68,6 +68,8 @@ class RunReader:
         about = read_json(self.path / "environment.json")
         outcome = Ledger(self.path).outcome()
         lines = self._rounds.look()
+        if outcome.get("state") != "running":  # all is read: what is shown of it is enough
+            self._rounds = Rounds(self.path / "rounds.jsonl")
         fold = config["task"].get("fold", -1)
         means = tuple(_finite((line["validation"] or {}).get("mean")) for line in lines)
         scored = [
