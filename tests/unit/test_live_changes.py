@@ -77,7 +77,7 @@ def test_a_run_named_alone_knows_its_study(home) -> None:
 
 def test_what_is_not_there_is_nothing(tmp_path) -> None:
     assert look_at([tmp_path / "absent", tmp_path]).runs == ()
-    assert look_at([tmp_path]).state() == "waiting"
+    assert look_at([tmp_path]).state == "waiting"
 
 
 def test_a_folder_named_twice_counts_once(home) -> None:
@@ -86,30 +86,30 @@ def test_a_folder_named_twice_counts_once(home) -> None:
 
 def test_a_study_goes_on_until_all_it_was_asked_for_is_finished(home) -> None:
     first = home / "fedavg" / "seed-0"
-    assert look_at([home]).state() == "running"
+    assert look_at([home]).state == "running"
     end(first, "finished")
-    assert look_at([home]).state() == "running", "the second row has not begun"
+    assert look_at([home]).state == "running", "the second row has not begun"
     second = begin(home / "fedprox" / "seed-0")
-    assert look_at([home]).state() == "running"
+    assert look_at([home]).state == "running"
     end(second, "finished")
-    assert look_at([home]).state() == "finished"
+    assert look_at([home]).state == "finished"
 
 
 def test_a_run_named_alone_does_not_wait_for_its_study(home) -> None:
     end(home / "fedavg" / "seed-0", "finished")
-    assert look_at([home / "fedavg"]).state() == "finished"
+    assert look_at([home / "fedavg"]).state == "finished"
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
 def test_nothing_is_expected_after_a_stop(home, state) -> None:
     end(home / "fedavg" / "seed-0", state)
-    assert look_at([home]).state() == "finished"
+    assert look_at([home]).state == "finished"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"runs": 3}', '{"runs": [{"jobs": []}]}'])
 def test_half_written_files_do_not_matter(home, content) -> None:
     (home / "study.json").write_text(content)
     (home / "fedavg/seed-0/status.json").write_text(content)
-    assert look_at([home]).state() == "running"
+    assert look_at([home]).state == "running"
     end(home / "fedavg/seed-0", "finished")
-    assert look_at([home]).state() == "finished"
+    assert look_at([home]).state == "finished"

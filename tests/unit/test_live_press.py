@@ -99,17 +99,37 @@ def test_versions_differ_between_servers(run, builder) -> None:
     assert one.current.version != other.current.version
 
 
+def pictures_asked_for(builder) -> list:
+    return [examples for *_, examples in builder.asked]
+
+
 def test_pictures_are_made_anew_only_when_scores_are_new(run, builder) -> None:
     press = Press([run], builder)
     press.look()
     add_round(run)
     press.look()
+    assert pictures_asked_for(builder) == [True, "pictures 1"]
     (run / "scores.csv").write_text("model\n")
     press.look()
+    assert pictures_asked_for(builder)[2:] == ["pictures 2", True]
     (run / "status.json").write_text('{"state": "finished"}')
     press.look()
-    assert [examples for *_, examples in builder.asked] == [True, "pictures 1", True, "pictures 3"]
+    assert pictures_asked_for(builder)[4:] == ["pictures 4"]
     assert press.current.state == "finished"
+
+
+def test_the_first_page_does_not_wait_for_pictures(run, builder) -> None:
+    (run / "scores.csv").write_text("model\n")
+    press, shown = Press([run], builder), []
+
+    def build(*arguments, **how):
+        shown.append(text(press).startswith("page"))
+        return builder(*arguments, **how)
+
+    press._build = build
+    press.look()
+    assert pictures_asked_for(builder) == [False, True]
+    assert shown == [False, True]
 
 
 def test_pictures_of_a_build_that_failed_are_made_with_the_next(run, builder) -> None:
@@ -120,7 +140,22 @@ def test_pictures_of_a_build_that_failed_are_made_with_the_next(run, builder) ->
     press.look()
     builder.error = None
     press.look()
-    assert [examples for *_, examples in builder.asked] == [True, True, True]
+    assert pictures_asked_for(builder) == [True, "pictures 1", "pictures 1", True]
+
+
+def test_a_page_is_not_called_finished_before_it_has_the_end(run, builder) -> None:
+    """The run ends while the page is made: what was read is older than that."""
+
+    def build(*arguments, **how):
+        (run / "status.json").write_text('{"state": "finished"}')
+        return builder(*arguments, **how)
+
+    press = Press([run], build)
+    press.look()
+    assert press.current.state == "running"
+    press.look()
+    assert press.current.state == "finished"
+    assert len(builder.asked) == 2
 
 
 def test_it_rests_as_long_as_a_build_took(run, builder) -> None:
@@ -169,6 +204,28 @@ def test_one_failure_is_a_folder_being_written_two_are_a_problem(run, builder) -
     press.look()
     assert press.current.problem is None
     assert said[1:] == ["the page is up to date again"]
+
+
+def test_pictures_that_fail_are_a_problem_of_a_page_that_goes_on(run, builder) -> None:
+    (run / "scores.csv").write_text("model\n")
+
+    def build(*arguments, examples, **how):
+        report = builder(*arguments, examples=examples, **how)
+        if examples is True:
+            raise RunError("the images are gone")
+        return report
+
+    press = Press([run], build, every=1.0)
+    for _ in range(600):
+        press.look()
+        clock.now += 1.0
+    assert press.current.problem == "the images are gone"
+    assert len(builder.asked) < 50, "not at every look"
+    shown = text(press)
+    add_round(run)
+    press.look()
+    assert text(press) != shown, "the numbers are new"
+    assert press.current.problem == "the images are gone"
 
 
 def test_a_failing_build_is_tried_again_ever_more_rarely(run, builder) -> None:

@@ -21,30 +21,18 @@ class Look:
 
     Attributes:
         runs: run folders, as found.
-        studies: study.json files at or below the paths that were named.
+        state: whether more is to be expected. It is never newer than a report made afterwards:
+            a page that says "finished" has the last round.
         stamps: of every file a report is made from.
     """
 
     runs: tuple[Path, ...]
-    studies: tuple[Path, ...]
+    state: State
     stamps: dict[Path, Stamp]
 
     def scores(self) -> dict[Path, Stamp]:
         """The part that example pictures depend on."""
         return {path: stamp for path, stamp in self.stamps.items() if path.name == SCORES}
-
-    def state(self) -> State:
-        """Whether more is to be expected: a run goes on, or a study has runs to begin."""
-        if not self.runs:
-            return "waiting"
-        states = {run: _state(run) for run in self.runs}
-        if "running" in states.values():
-            return "running"
-        for study in self.studies:
-            mine = [state for run, state in states.items() if run.is_relative_to(study.parent)]
-            if len(mine) < _asked(study) and set(mine) == {"finished"}:
-                return "running"
-        return "finished"
 
 
 def look_at(paths: Sequence[Path]) -> Look:
@@ -56,11 +44,12 @@ def look_at(paths: Sequence[Path]) -> Look:
             studies[folder / STUDY] = None
         if "config.toml" in names:
             runs[folder] = None
+    state = _state_of_all([*runs], [*studies])
     watched = {run / name: None for run in runs for name in WATCHED}
     # A run may be named alone; its study's title lies one folder above its row, with folds two.
     watched.update({above / STUDY: None for run in runs for above in run.parents[1:3]})
     stamps = {path: stamp for path in (*watched, *studies) if (stamp := _stamp(path))}
-    return Look(tuple(runs), tuple(studies), stamps)
+    return Look(tuple(runs), state, stamps)
 
 
 def _walk(paths: Sequence[Path]) -> Iterator[tuple[Path, set[str]]]:
@@ -79,6 +68,20 @@ def _stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def _state_of_all(runs: Sequence[Path], studies: Sequence[Path]) -> State:
+    """Running while a run goes on, or a study that was not stopped has runs to begin."""
+    if not runs:
+        return "waiting"
+    states = {run: _state(run) for run in runs}
+    if "running" in states.values():
+        return "running"
+    for study in studies:
+        mine = [state for run, state in states.items() if run.is_relative_to(study.parent)]
+        if len(mine) < _asked(study) and set(mine) == {"finished"}:
+            return "running"
+    return "finished"
 
 
 def _state(run: Path) -> str:

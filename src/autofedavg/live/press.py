@@ -124,15 +124,22 @@ class Press:
         if not here:
             self._wait_for_runs(seen)
             return
-        same = self._report is not None and seen.scores() == self._pictured
-        examples = self._report.examples if same and self._report else True
-        report = self._build(here, self._baseline, examples=examples)
-        edition = self._edition(seen, report)
-        self._report, self._pictured = report, seen.scores()
-        self.current = edition
+        known = self._report.examples if self._report else False
+        scores = seen.scores()
+        if scores and scores != self._pictured:
+            # For pictures models are applied again, which may take long: the numbers do not wait.
+            self._publish(seen, self._build(here, self._baseline, examples=known))
+        examples = known if scores == self._pictured else True
+        self._publish(seen, self._build(here, self._baseline, examples=examples))
+        self._pictured = scores
+        self.current = replace(self.current, problem=None)
         if self._failures > 1:
             self._say("the page is up to date again")
         self._failures = 0
+
+    def _publish(self, seen: Look, report: Report) -> None:
+        self.current = replace(self._edition(seen, report), problem=self.current.problem)
+        self._report = report
 
     def _wait_for_runs(self, seen: Look) -> None:
         self._failures = 0
@@ -167,7 +174,7 @@ class Press:
             page = waiting_page(self._paths, bool(seen.runs), problem, script)
             return Edition(version, "waiting", now, page.encode(), {}, problem)
         made = {name: Once(make) for name, make in report.files.items()}
-        return Edition(version, seen.state(), now, report.page(script).encode(), made)
+        return Edition(version, seen.state, now, report.page(script).encode(), made)
 
 
 class Once:
