@@ -471,7 +471,7 @@ def test_a_port_in_use_is_told(url, runs) -> None:
 
 def test_an_address_of_another_machine_is_told(runs) -> None:
     with pytest.raises(
-        ConfigError, match=r"cannot listen on 192\.0\.2\.1 .*name an address of thi"
+        ConfigError, match=r"cannot listen on 192\.0\.2\.1 .*name an address of this"
     ):
         serve([runs], Door("192.0.2.1", expose=True), tell=print, say=print)
 

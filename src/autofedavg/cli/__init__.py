@@ -17,6 +17,10 @@ from autofedavg.cli.app import app
 from autofedavg.errors import AutoFedAvgError
 
 INTERRUPTED = 130
+KEPT = {  # what is said when a verb is interrupted that loses nothing
+    **dict.fromkeys(("run", "resume"), ": finished rounds are kept; `autofedavg resume` goes on"),
+    **dict.fromkeys(("data", "predict"), ": finished cases are kept; the same command goes on"),
+}
 VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
@@ -56,10 +60,8 @@ def _main(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
-        what = "finished cases are kept; the same command goes on"
-        if arguments[:1] not in (["data"], ["predict"]):
-            what = "finished rounds are kept; `autofedavg resume` goes on"
-        typer.echo(f"interrupted: {what}", err=True)
+        kept = next((KEPT[word] for word in arguments if word in KEPT), "")
+        typer.echo(f"interrupted{kept}", err=True)
     return int(code or 0)
 
 

@@ -24,6 +24,7 @@ from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow
 
 SCHEMA = 1
+REMEDY = "put it back from a copy, or leave this run out"
 
 
 class Ledger:
@@ -121,7 +122,9 @@ def run_paths(paths: Iterable[Path]) -> list[Path]:
             raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
         here = sorted(config.parent for config in path.rglob("config.toml"))
         if not here:
-            raise RunError("no run in this folder", where=str(path))
+            raise RunError(
+                "no run in this folder", where=str(path), remedy="name a run or study folder"
+            )
         for folder in here:  # a path may be named twice, or below another one
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
@@ -146,7 +149,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path)) from error
+        raise RunError(f"cannot be read ({error})", where=str(path), remedy=REMEDY) from error
     return dict(content)
 
 
@@ -155,4 +158,4 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path)) from error
+        raise RunError(f"cannot be read ({error})", where=str(path), remedy=REMEDY) from error
