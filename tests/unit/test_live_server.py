@@ -469,10 +469,14 @@ def test_a_port_in_use_is_told(url, runs) -> None:
         serve([runs], Door(port=port), tell=print, say=print)
 
 
+@pytest.mark.parametrize("name", ["http://lab.example", "lab.example:80", "10.0.0.1:80", "a b", ""])
+def test_a_name_that_could_never_match_is_told(runs, name) -> None:
+    with pytest.raises(ConfigError, match=r"--allow-host: .* is no host name; without http:// and"):
+        serve([runs], Door(port=0, allow_hosts=(name,)), tell=print, say=print)
+
+
 def test_an_address_of_another_machine_is_told(runs) -> None:
-    with pytest.raises(
-        ConfigError, match=r"cannot listen on 192\.0\.2\.1 .*name an address of this"
-    ):
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1 .*name an address of"):
         serve([runs], Door("192.0.2.1", expose=True), tell=print, say=print)
 
 

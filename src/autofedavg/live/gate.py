@@ -89,7 +89,13 @@ class Address:
     exposed: bool
 
     def names(self, allowed: Sequence[str] = ()) -> frozenset[str]:
-        """The names a request may use."""
+        """The names a request may use.
+
+        Raises:
+            ConfigError: one of those allowed could never be that of a request.
+        """
+        for name in allowed:
+            _refuse_no_name(name)
         own = {_bracketed(self.host), *map(_bracketed, allowed)}
         if self.everywhere:
             own.add(socket.gethostname())
@@ -153,6 +159,16 @@ def token_for(needed: bool) -> tuple[str | None, bool]:
             )
         return given, False
     return (secrets.token_urlsafe(32), True) if needed else (None, False)
+
+
+def _refuse_no_name(name: str) -> None:
+    found = _HOST.fullmatch(_bracketed(name))
+    if not found or (":" in name and not isinstance(_address(name), ipaddress.IPv6Address)):
+        raise ConfigError(
+            f"{name!r} is no host name",
+            where="--allow-host",
+            remedy="without http:// and port, e.g. lab.example.org",
+        )
 
 
 def _bracketed(host: str) -> str:
