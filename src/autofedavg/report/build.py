@@ -27,8 +27,9 @@ from autofedavg.report.provenance import (
     runs_table,
     settings_table,
 )
-from autofedavg.report.read import Results, read_results, stem
+from autofedavg.report.read import Results, read_results
 from autofedavg.report.tables import Table, scores_table, weights_table
+from autofedavg.report.values import stem
 
 Progress = Callable[[str, int, int], None]
 

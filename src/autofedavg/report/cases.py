@@ -7,7 +7,8 @@ import io
 from dataclasses import dataclass
 
 from autofedavg.evaluation import case_means
-from autofedavg.report.read import Results, Row, stem
+from autofedavg.report.read import Results, Row
+from autofedavg.report.values import stem
 
 MOST_IN_PAGE = 12_000  # numbers; more are linked as files
 

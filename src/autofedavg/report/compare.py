@@ -10,8 +10,9 @@ from typing import Any
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import Paired, ScoreRow, Summary, case_means, compare, summarise
-from autofedavg.report.read import Repeat, Row, apart, flat, read_results
+from autofedavg.report.read import Repeat, Row, apart, read_results
 from autofedavg.report.tables import mean_over_layers
+from autofedavg.report.values import flat
 
 COLUMNS = ("global test avg", "local avg", "local gen")
 

@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 
 from autofedavg.report.examples import ExampleCase, Examples, Key, Panel
-from autofedavg.report.read import stem
+from autofedavg.report.values import stem
 
 CELL, GAP, LINE = 220, 10, 20
 

@@ -6,8 +6,9 @@ import json
 import time
 from collections.abc import Sequence
 
-from autofedavg.report.read import Repeat, Results, Row, flat
+from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, moved, named, selects
+from autofedavg.report.values import flat
 
 _NAMES = ("name", "label", "task.fold")  # they tell runs apart and set nothing
 Values = dict[str, str]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
 from autofedavg.experiment.ledger import Ledger, read_json, run_path, run_paths
+from autofedavg.report.values import origins_in
 
 
 @dataclass(frozen=True)
@@ -133,20 +132,6 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     return Results(title, tuple(rows), str(wanted), sites, str(data["data"]), missing)
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of nested values."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
-
-
-def stem(name: str) -> str:
-    """A row's name as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
-
-
 def _read(folder: Ledger) -> Repeat:
     try:
         text = (folder.path / "config.toml").read_text(encoding="utf-8")
@@ -161,7 +146,7 @@ def _read(folder: Ledger) -> Repeat:
             {"metric": environment["metric"], "data": environment["data"], **environment},
             folder.rounds(),
             folder.scores(),
-            dict(_origins(text)),
+            dict(origins_in(text)),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
@@ -169,21 +154,6 @@ def _read(folder: Ledger) -> Repeat:
             where=str(folder.path),
             remedy="leave it out of the report",
         ) from error
-
-
-def _origins(text: str) -> Iterator[tuple[str, str]]:
-    """(path, origin) of every value of a config.toml: the comment behind it."""
-    table = ""
-    for line in text.splitlines():
-        if line.startswith("["):
-            table = line.strip().strip("[]") + "."
-        key, equals, rest = line.partition(" = ")
-        if equals:
-            try:
-                _, end = json.JSONDecoder().raw_decode(rest)
-            except ValueError:  # written by hand
-                continue
-            yield table + key.strip('"'), rest[end:].strip().removeprefix("#").strip()
 
 
 def _missing(paths: Sequence[Path]) -> Iterator[Missing]:

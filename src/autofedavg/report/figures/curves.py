@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from autofedavg.report.figures.figure import (
     HEIGHT,
@@ -29,6 +30,8 @@ from autofedavg.report.figures.series import (
 from autofedavg.report.read import Results, Row
 
 MOST_CURVES = 20
+SLIDER = "round"
+TALL, LETTERS = 150, 12  # pixels of a panel, and of a line of words beside its curves
 ROUND: Spec = {"field": "t", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}}
 
 
@@ -42,7 +45,7 @@ def alpha_figure(results: Results) -> Figure | None:
     )
     return _per_site(
         results, rows, "alpha", "Aggregation weights over the rounds (Figure 3a)", text,
-        lambda row: alpha_series(results, row), "alpha", ".3f", [0, None],
+        lambda row: alpha_series(results, row), "alpha", ".3f", True,
     )  # fmt: skip
 
 
@@ -51,7 +54,7 @@ def loss_figure(results: Results) -> Figure | None:
     text = "Mean training loss of each site's local steps."
     return _per_site(
         results, list(results.rows), "loss", "Training loss over the rounds", text,
-        loss_series, "loss", ".4f", [None, None],
+        loss_series, "loss", ".3f", False,
     )  # fmt: skip
 
 
@@ -145,7 +148,7 @@ def _per_site(
     series: Callable[[Row], Data],
     value: str,
     shape: str,
-    limits: list[float | None],
+    zero: bool,
 ) -> Figure | None:
     """A panel per row: a line per site, or with many sites a heat map."""
     kept, left = panels([row.label for row in rows])
@@ -157,39 +160,114 @@ def _per_site(
     sites = list(results.sites)
     many = len(sites) > MOST_LINES
     tips = tooltip(("row", ""), ("site", ""), ("t", "d"), (value, shape))
-    encoding: Spec
+    panel: Spec
     if many:
-        mark: Spec = {"type": "rect"}
-        encoding = {
-            "x": {**ROUND, "type": "ordinal", "axis": {"labelOverlap": True}},
-            "y": {"field": "site", "type": "nominal", "title": None, "sort": sites},
-            "color": {"field": value, "type": "quantitative", "title": value},
+        panel = {
+            "height": 12 * len(sites),
+            "mark": {"type": "rect"},
+            "encoding": {
+                "x": {**ROUND, "type": "ordinal", "axis": {"labelOverlap": True}},
+                "y": {"field": "site", "type": "nominal", "title": None, "sort": sites},
+                "color": {"field": value, "type": "quantitative", "title": value},
+                "tooltip": tips,
+            },
         }
     else:
-        mark = {"type": "line", "point": dots(len(drawn), 14), "strokeWidth": 2}
-        scale: Spec = {"zero": limits[0] == 0}
-        encoding = {
-            "x": ROUND,
-            "y": {"field": value, "type": "quantitative", "title": value, "scale": scale},
-            "color": colours(sites),
-        }
-    tall = 12 * len(sites) if many else 150
+        drawn = _with_places(drawn, value, zero)
+        panel = {"height": TALL, "layer": _lines(sites, value, shape, zero, len(drawn), tips)}
+    shown = row_filter(kept)
+    if not many:
+        shown["params"].append(_slider(drawn, stride))
     spec = {
-        **row_filter(kept),
+        **shown,
         "data": {"values": drawn},
         "columns": 2,
         "facet": {"field": "row", "type": "nominal", "title": None, "sort": kept},
-        "spec": {
-            "width": 250,
-            "height": tall,
-            "mark": mark,
-            "encoding": {**encoding, "tooltip": tips},
-        },
+        "spec": {"width": 250, **panel},
     }
     repeats = max(item["repeats"] for item in drawn)
     mean = " Means over the repeats that have the round." if repeats > 1 else ""
     return Figure(name, title, f"{text}{mean}{left}{every(stride)}", data, spec,
                   about=_last_values(drawn, value, shape, many))  # fmt: skip
+
+
+def _lines(
+    sites: list[str], value: str, shape: str, zero: bool, marks: int, tips: list[Spec]
+) -> list[Spec]:
+    """Lines, and the values at the slider's round printed beside it."""
+    y: Spec = {
+        "field": value,
+        "type": "quantitative",
+        "title": value,
+        "scale": {"zero": zero},
+    }
+    at: Spec = {"filter": f"datum.t == {SLIDER}"}
+    return [
+        {
+            "mark": {"type": "line", "point": dots(marks, 14), "strokeWidth": 2},
+            "encoding": {"x": ROUND, "y": y, "color": colours(sites), "tooltip": tips},
+        },
+        {
+            "transform": [at, {"aggregate": [{"op": "min", "field": "t", "as": "t"}]}],
+            "mark": {"type": "rule", "opacity": 0.35},
+            "encoding": {"x": ROUND},
+        },
+        {
+            "transform": [at],
+            "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11},
+            "encoding": {
+                "x": ROUND,
+                "y": {**y, "field": "place"},
+                "color": colours(sites),
+                "text": {"field": value, "type": "quantitative", "format": shape},
+            },
+        },
+    ]
+
+
+def _with_places(drawn: Data, value: str, zero: bool) -> Data:
+    """Every item with where its number is printed: apart from those of the same round."""
+    values = [item[value] for item in drawn]
+    gap = (max(values) - (0.0 if zero else min(values))) * LETTERS / TALL
+    rounds: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for item in drawn:
+        rounds.setdefault((item["row"], item["t"]), []).append(item)
+    placed: Data = []
+    for items in rounds.values():
+        items.sort(key=lambda item: item[value])
+        places = apart([item[value] for item in items], gap)
+        placed += [{**item, "place": place} for item, place in zip(items, places, strict=True)]
+    return placed
+
+
+def apart(values: Sequence[float], gap: float) -> list[float]:
+    """Ascending values moved so that neighbours are at least a gap apart, as a whole in place.
+
+    Example:
+        >>> apart([1.0, 1.0, 5.0], 2.0)
+        [0.0, 2.0, 5.0]
+    """
+    groups: list[tuple[float, int]] = []  # middle and size of values that touch each other
+    for value in values:
+        groups.append((value, 1))
+        while len(groups) > 1:
+            (low, few), (high, more) = groups[-2:]
+            if high - low >= gap * (few + more) / 2:
+                break
+            groups[-2:] = [((low * few + high * more) / (few + more), few + more)]
+    return [
+        middle + gap * (number - (size - 1) / 2)
+        for middle, size in groups
+        for number in range(size)
+    ]
+
+
+def _slider(drawn: Data, stride: int) -> Spec:
+    """Through the rounds that are drawn."""
+    rounds = sorted({item["t"] for item in drawn})
+    low, high = rounds[0], rounds[-1]
+    bind = {"input": "range", "min": low, "max": high, "step": stride, "name": "round "}
+    return {"name": SLIDER, "value": high, "bind": bind}
 
 
 def _last_values(drawn: Data, value: str, shape: str, many: bool) -> str:

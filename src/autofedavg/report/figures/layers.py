@@ -13,7 +13,8 @@ from autofedavg.report.figures.figure import (
     tooltip,
 )
 from autofedavg.report.figures.series import first, layer_wise, which
-from autofedavg.report.read import Results, Row, stem
+from autofedavg.report.read import Results, Row
+from autofedavg.report.values import stem
 
 
 def layer_figures(results: Results) -> list[Figure]:

@@ -1,0 +1,83 @@
+"""How the weights and their distribution stood, from round 0 on; and a slider through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autofedavg.report.figures.figure import Data, Spec
+from autofedavg.report.figures.series import first
+from autofedavg.report.read import Row
+
+State = Mapping[str, Any]
+CHOSEN = (0.0, 0.1, 1 / 6, 1.0)  # of T: the paper shows rounds 0, 30, 50 and 300 of 300
+MOST_STATES = 60  # states behind a slider; rounds between two show the earlier one
+SLIDER = "round"
+NOW = f"datum.t <= {SLIDER} && {SLIDER} < datum.until"  # filters the state the slider is at
+
+
+def states_of(row: Row, K: int) -> list[State]:
+    """Round, alpha (K, or K times P) and beta (only a Dirichlet's), from round 0 on."""
+    chosen = first(row)
+    method = chosen.config["method"]
+    dirichlet = method.get("constraint") == "dirichlet"
+    start = {"t": 0, "alpha": [1 / K] * K, "beta": [float(method.get("beta0", 6.0))] * K}
+    return [
+        {"t": line["t"], "alpha": line["alpha"], "beta": line["beta"] if dirichlet else None}
+        for line in [start, *chosen.rounds]
+    ]
+
+
+def behind_slider(states: Sequence[State]) -> list[State]:
+    """Those a slider goes through, each with the round until which it is shown."""
+    last = len(states) - 1
+    stride = -(-len(states) // MOST_STATES)
+    kept = sorted({*range(0, len(states), stride), last, *_chosen(last)})
+    ends = [*(states[place]["t"] for place in kept[1:]), states[last]["t"] + 1]
+    return [{**states[place], "until": end} for place, end in zip(kept, ends, strict=True)]
+
+
+def on_paper(states: Sequence[State]) -> list[int]:
+    """The rounds that a still picture shows."""
+    return [states[place]["t"] for place in _chosen(len(states) - 1)]
+
+
+def slider(T: int) -> Spec:
+    """A slider from round 0 to T."""
+    return {
+        "name": SLIDER,
+        "value": T,
+        "bind": {"input": "range", "min": 0, "max": T, "step": 1, "name": "round "},
+    }
+
+
+def words_of(state: State) -> str:
+    """A state in words: its beta, or its alpha where there is no distribution."""
+    beta = state["beta"]
+    if beta is not None and not nested(beta):
+        return f"round {state['t']}: beta = ({', '.join(f'{b:.2f}' for b in beta)})"
+    if not nested(state["alpha"]):
+        return f"round {state['t']}: alpha = ({', '.join(f'{a:.2f}' for a in state['alpha'])})"
+    return f"round {state['t']}, {len(state['alpha'][0])} layers"
+
+
+def table_of(row: Row, sites: Sequence[str], states: Sequence[State]) -> Data:
+    """Every state as a line: alpha and beta of each site."""
+    lines: Data = []
+    for state in states:
+        line: dict[str, Any] = {"row": row.label, "t": state["t"]}
+        for k, site in enumerate(sites):
+            line[f"alpha {site}"] = state["alpha"][k]
+            if state["beta"] is not None:
+                line[f"beta {site}"] = state["beta"][k]
+        lines.append(line)
+    return lines
+
+
+def nested(values: Sequence[Any]) -> bool:
+    """Whether there is a list per site: layer-wise."""
+    return any(isinstance(value, list) for value in values)
+
+
+def _chosen(last: int) -> list[int]:
+    return sorted({round(share * last) for share in CHOSEN})

@@ -1,0 +1,37 @@
+"""Settings as a report shows them: paths, origins, names of files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of nested values."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def stem(name: str) -> str:
+    """A row's name as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def origins_in(text: str) -> Iterator[tuple[str, str]]:
+    """(path, origin) of every value of a config.toml: the comment behind it."""
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            table = line.strip().strip("[]") + "."
+        key, equals, rest = line.partition(" = ")
+        if equals:
+            try:
+                _, end = json.JSONDecoder().raw_decode(rest)
+            except ValueError:  # written by hand
+                continue
+            yield table + key.strip('"'), rest[end:].strip().removeprefix("#").strip()
