@@ -98,14 +98,13 @@ def test_a_folder_that_is_spoiled_keeps_the_last_page_and_one_that_is_mended_ren
     finished, serving
 ) -> None:
     _, url = serving(finished)
-    wait_for(lambda: rounds_shown(url))
-    good = ask(url)[1]
+    good = wait_for(lambda: rounds_shown(url))
     about = finished / "fedavg" / "seed-0" / "environment.json"
     whole = about.read_text()
     about.write_text(whole[:100])
     problem = wait_for(lambda: version(url)["problem"])
     assert "environment.json" in problem
-    assert ask(url)[1] == good
+    assert rounds_shown(url) == good
     about.write_text(whole)
     wait_for(lambda: version(url)["problem"] is None)
     assert rounds_shown(url)
