@@ -2,13 +2,11 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from tests_tiny import TINY
 
-import plain_report
 from autofedavg import cli, read_study, run_study
 from trained_models import train_pictures, train_scans
 
@@ -74,9 +72,9 @@ def start():
     """Like `command`, but returns the running process; killed at the end whatever happens."""
     running = []
 
-    def launch(*arguments: object, program=("-m", "autofedavg"), **variables) -> subprocess.Popen:
+    def launch(*arguments: object, **variables) -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, *program, *map(str, arguments)],
+            [sys.executable, "-m", "autofedavg", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,13 +95,9 @@ def start():
 @pytest.fixture
 def serving(start):
     """Runs `serve` on any free port: the process, and the address it printed."""
-    there = find_spec("autofedavg.report.build")
-    program = ("-m", "autofedavg") if there else (str(Path(plain_report.__file__)),)
 
     def launch(*arguments: object, **variables) -> tuple[subprocess.Popen, str]:
-        process = start(
-            "serve", *arguments, "--port", 0, "--every", 0.2, program=program, **variables
-        )
+        process = start("serve", *arguments, "--port", 0, "--every", 0.2, **variables)
         url = process.stdout.readline().strip()
         assert url.startswith("http://"), process.communicate()
         return process, url

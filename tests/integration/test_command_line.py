@@ -109,9 +109,11 @@ def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) 
     code, out, err = say("report", study_folder, "--format", "markdown", "--out", tmp_path)
     assert code == 0
     assert out.startswith("**Tiny hospitals**")
-    assert str(tmp_path / "tables") in err
+    assert err == f"report written to {tmp_path / 'index.html'}\n"
     endings = ("txt", "md", "csv", "tex", "json")
-    wanted = {f"{name}.{ending}" for name in ("scores", "weights") for ending in endings}
+    names = ("scores", "weights", "differences", "traffic", "time", "runs", "machines", "data",
+             "settings", "settings-rows")  # fmt: skip
+    wanted = {f"{name}.{ending}" for name in names for ending in endings}
     assert {path.name for path in (tmp_path / "tables").iterdir()} == wanted
     assert r"\begin{tabular}{lrrrrrr}" in (tmp_path / "tables" / "scores.tex").read_text()
 

@@ -23,23 +23,27 @@ def traffic_figure(results: Results) -> Figure | None:
         return None
     labels = [row.label for row in results.rows]
     spec = _bars(labels, data, "MB", "MB a round, all sites, both ways", list(BYTES), ".3f")
-    spec["layer"].append(
-        {
-            "data": {"values": marks},
-            "transform": row_filter(labels)["transform"],
-            "mark": {"type": "tick", "color": INK, "thickness": 3, "height": 22},
-            "encoding": {
-                "y": {"field": "row", "type": "nominal", "sort": labels},
-                "x": {"field": "MB", "type": "quantitative"},
-                "tooltip": tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
-            },
-        }
-    )
+    if marks:  # an empty layer has no extent, and Vega warns of it
+        spec["layer"].append(_formula(marks, labels))
     caption = (
         "Measured bytes by purpose. The bar across marks where training and learning together "
         "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg."
     )
     return Figure("traffic", "Traffic a round against the formula", caption, data + marks, spec)
+
+
+def _formula(marks: Data, labels: list[str]) -> Spec:
+    """A bar across where the formula puts the end of training and learning."""
+    return {
+        "data": {"values": marks},
+        "transform": row_filter(labels)["transform"],
+        "mark": {"type": "tick", "color": INK, "thickness": 3, "height": 22},
+        "encoding": {
+            "y": {"field": "row", "type": "nominal", "sort": labels},
+            "x": {"field": "MB", "type": "quantitative"},
+            "tooltip": tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
+        },
+    }
 
 
 def time_figure(results: Results) -> Figure | None:

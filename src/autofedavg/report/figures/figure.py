@@ -22,9 +22,9 @@ MOST_FIGURES = 8  # of one kind, a row each
 MOST_LINES = 10  # sites that colours can tell apart; more are drawn as a heat map
 SHOWN = "shown_rows"  # parameter that the page's checkboxes set
 
-# Okabe and Ito's colours without the two that vanish on white or black paper.
+# Okabe and Ito's colours without those that vanish on white or black paper; a lighter blue.
 COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9",
+    "#1F83C7", "#E69F00", "#009E73", "#CC79A7", "#56B4E9",
     "#D55E00", "#8A7FD6", "#999933", "#AA4466", "#888888",
 )  # fmt: skip
 # Ink takes the colour of the text around it: dark on paper, light on a dark page.

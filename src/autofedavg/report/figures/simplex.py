@@ -17,7 +17,8 @@ def simplex_figures(results: Results) -> list[Figure]:
     sites = list(results.sites)
     begun = [row for row in results.rows if learns(row) and first(row).rounds]
     if len(sites) == 3:
-        begun.sort(key=layer_wise)  # one weight per site first: the paper's figure
+        # The paper's figure first: one weight per site, with a distribution.
+        begun.sort(key=lambda row: (layer_wise(row), not _dirichlet(row)))
         draw = triangle
     else:  # intervals are those of one Dirichlet
         begun = [row for row in begun if not layer_wise(row) and _dirichlet(row)]
