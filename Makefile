@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NOW    := $(shell date +%Y%m%d-%H%M%S)
 CORE   := src/autofedavg/algorithm.py,src/autofedavg/averaging.py,src/autofedavg/beta_optimiser.py,src/autofedavg/client.py,src/autofedavg/constraints.py,src/autofedavg/errors.py,src/autofedavg/evaluation.py,src/autofedavg/federation.py,src/autofedavg/layouts.py,src/autofedavg/notes.py,src/autofedavg/seeds.py,src/autofedavg/workbench.py
+# Two files of tests at once: many wait for a process, and few use two cores.
+BESIDE := --numprocesses=2 --dist=loadscope
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
@@ -46,12 +48,12 @@ contracts: $(READY)
 
 tests: $(READY)
 	$(BIN)/coverage erase
-	$(BIN)/pytest -m "not slow" --cov --cov-report=
+	$(BIN)/pytest -m "not slow" $(BESIDE) --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
 
 test-all: lint types contracts  ## also the long checks
-	$(BIN)/pytest
+	$(BIN)/pytest $(BESIDE)
 
 bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one run
 	$(BIN)/python -m bench

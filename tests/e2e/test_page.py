@@ -112,7 +112,8 @@ def test_the_slider_changes_the_simplex(drawn, row) -> None:
 
 def test_hovering_shows_a_value(drawn) -> None:
     page = drawn()
-    page.locator("#figure-alpha .live svg .mark-symbol.role-mark path").first.hover()
+    # Dots may lie on one another: whichever is on top answers.
+    page.locator("#figure-alpha .live svg .mark-symbol.role-mark path").first.hover(force=True)
     shown = page.locator("#vg-tooltip-element.visible")
     shown.wait_for()
     assert re.search(r"alpha:?\s*0\.\d{3}", shown.inner_text())

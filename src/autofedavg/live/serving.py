@@ -96,6 +96,14 @@ def serve(
             rest = press.look()
 
 
+class _Stop(BaseException):
+    """Ctrl-C or SIGTERM.
+
+    Not KeyboardInterrupt: one that passes through `exec`, which dataclasses use when they are
+    imported, makes Python end by SIGINT whatever is done about it later.
+    """
+
+
 @contextmanager
 def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
     """Ends the block on Ctrl-C and SIGTERM, which is how a server is meant to end.
@@ -107,16 +115,15 @@ def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
 
     def interrupt(_number: int, _frame: object) -> None:
         came.append(True)
-        raise KeyboardInterrupt
+        raise _Stop
 
     watched = (signal.SIGINT, signal.SIGTERM)
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, interrupt) for number in watched} if main else {}
     try:
         yield lambda: bool(came)
-    except KeyboardInterrupt:
-        if not came:
-            raise
+    except _Stop:
+        pass
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
