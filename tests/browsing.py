@@ -1,8 +1,11 @@
-"""A scripted browser: fixtures `browser` and `open_page`, for tests marked `browser`."""
+"""A scripted browser: fixtures `browser` and `open_page`, for tests marked `browser`; and what
+must hold for every report's page."""
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +25,9 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+
+LARGEST = 5_000_000  # bytes of the demo's page
 
 
 def chromium() -> str | None:
@@ -85,3 +91,30 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     yield opened
     for context in contexts:
         context.close()
+
+
+def check_page(page, page_file: Path) -> None:
+    """What must hold for the page of every study."""
+    assert page.console == []
+    assert page.errors == []
+    assert page.requests == [page_file.as_uri()]
+    assert page_file.stat().st_size <= LARGEST
+    figures = page.locator("figure[data-title]")
+    assert figures.count() >= 9
+    for number in range(figures.count()):
+        figure = figures.nth(number)
+        name = figure.get_attribute("id")
+        box = figure.locator(".live svg").bounding_box()
+        assert box is not None, name
+        assert min(box["width"], box["height"]) > 40, name
+        marks = figure.locator(".live svg .role-mark path, .live svg .role-mark text")
+        assert marks.count() > 2, name
+    shown = [cell.inner_text() for cell in page.locator("#table-scores tbody tr > *").all()]
+    with (page_file.parent / "tables" / "scores.csv").open() as handle:
+        lines = list(csv.reader(handle))[1:]
+    wanted = [
+        text
+        for line in lines
+        for text in (line[0], *(f"{float(v):.2f}" if v else "" for v in line[1::3]))
+    ]
+    assert [re.sub(r"†.*| ±.*", "", text.strip()) for text in shown] == wanted

@@ -1,6 +1,5 @@
 """The page of the demo, in a real browser: drawn, interactive, alone, readable by everyone."""
 
-import csv
 import itertools
 import json
 import re
@@ -11,11 +10,11 @@ from playwright.sync_api import expect
 
 from autofedavg import read_study, run_study
 from autofedavg.report.build import build_report
+from browsing import check_page
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.toml"
 SHORT = ["rounds=4", "training.iterations=3", "task.scale=0.04"]
 pytestmark = pytest.mark.browser
-LARGEST = 5_000_000  # bytes of the demo's page
 
 
 @pytest.fixture(scope="module")
@@ -39,33 +38,6 @@ def drawn(open_page, page_file):
         return page
 
     return opened
-
-
-def check_page(page, page_file: Path) -> None:
-    """What must hold for the page of every study."""
-    assert page.console == []
-    assert page.errors == []
-    assert page.requests == [page_file.as_uri()]
-    assert page_file.stat().st_size <= LARGEST
-    figures = page.locator("figure[data-title]")
-    assert figures.count() >= 9
-    for number in range(figures.count()):
-        figure = figures.nth(number)
-        name = figure.get_attribute("id")
-        box = figure.locator(".live svg").bounding_box()
-        assert box is not None, name
-        assert min(box["width"], box["height"]) > 40, name
-        marks = figure.locator(".live svg .role-mark path, .live svg .role-mark text")
-        assert marks.count() > 2, name
-    shown = [cell.inner_text() for cell in page.locator("#table-scores tbody tr > *").all()]
-    with (page_file.parent / "tables" / "scores.csv").open() as handle:
-        lines = list(csv.reader(handle))[1:]
-    wanted = [
-        text
-        for line in lines
-        for text in (line[0], *(f"{float(v):.2f}" if v else "" for v in line[1::3]))
-    ]
-    assert [re.sub(r"†.*| ±.*", "", text.strip()) for text in shown] == wanted
 
 
 def test_everything_is_drawn_and_nothing_asked_for(drawn, page_file) -> None:

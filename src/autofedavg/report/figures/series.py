@@ -8,6 +8,7 @@ from typing import Any
 
 from autofedavg.report.figures.figure import Data
 from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.tables import mean_over_layers
 
 
 def learns(row: Row) -> bool:
@@ -38,7 +39,7 @@ def which(row: Row) -> str:
 def alpha_series(results: Results, row: Row) -> Data:
     """Alpha of every site after every round; the mean over layers where there are several."""
     return [
-        {**place, "site": site, "alpha": _mean(value)}
+        {**place, "site": site, "alpha": mean_over_layers(value)}
         for place, line in _lines(row)
         if line["alpha"]
         for site, value in zip(results.sites, line["alpha"], strict=True)
@@ -92,7 +93,3 @@ def _lines(row: Row) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         for line in repeat.rounds:
             place = {"row": row.label, "seed": repeat.seed, "fold": repeat.fold, "t": line["t"]}
             yield place, line
-
-
-def _mean(value: Any) -> float:
-    return statistics.fmean(value) if isinstance(value, list) else float(value)
