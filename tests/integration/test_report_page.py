@@ -248,3 +248,17 @@ def test_a_folder_that_cannot_be_written(tmp_path, say) -> None:
     code, _, err = say("report", study, "--out", tmp_path / "file", "--no-examples")
     assert code == 1
     assert err == f"error: {tmp_path / 'file'}: this is a file; name a folder for the report\n"
+
+
+def test_rows_of_one_label_are_told_apart(tmp_path) -> None:
+    methods = {
+        "fedavg": METHODS["fedavg"],
+        "one": METHODS["n-dirichlet"],
+        "other": {**METHODS["n-dirichlet"], "t0": 5},
+    }
+    study = write_study(tmp_path / "s", methods, labels={"one": "Ours", "other": "Ours"})
+    made = build_report([study], examples=False)
+    labels = [label for label, _ in made.tables["scores"][0].rows]
+    assert labels == ["FEDAVG", "Ours (one)", "Ours (other)"]
+    alpha = made.files["figures/alpha.csv"]().decode()
+    assert {row["row"] for row in csv.DictReader(io.StringIO(alpha))} == set(labels[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,6 +117,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
         _refuse_other_settings(mine)
         metric = first.environment["metric"]
         rows.append(Row(name, first.config["label"], tuple(mine), metric, folds))
+    rows = _told_apart(rows)
     wanted = baseline or study.get("baseline") or ("fedavg" if "fedavg" in names else "")
     if baseline and baseline not in names:
         raise RunError(
@@ -130,6 +131,15 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     title = str(study.get("title", "Runs"))
     missing = tuple(_missing(paths))
     return Results(title, tuple(rows), str(wanted), sites, str(data["data"]), missing)
+
+
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Rows of one label get their names behind it: tables and figures know rows by their labels."""
+    labels = [row.label for row in rows]
+    return [
+        replace(row, label=f"{row.label} ({row.name})") if labels.count(row.label) > 1 else row
+        for row in rows
+    ]
 
 
 def _read(folder: Ledger) -> Repeat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,14 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def stem(name: str) -> str:
-    """A row's name as part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    """A row's name as part of a file's name; other names give other files.
+
+    Example:
+        >>> stem("fedavg"), stem("a b")
+        ('fedavg', 'a-b-c8687a')
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def origins_in(text: str) -> Iterator[tuple[str, str]]:
