@@ -56,16 +56,19 @@ class Paired(NamedTuple):
         gain: mean difference, method minus baseline; over sites of the mean over their cases, as
             in the column of averages (decision 24).
         n: number of pairs.
+        leans: which way the test itself leans: 1 where the ranks of gains outweigh those of
+            losses, -1 where they do not, 0 where they are equal.
     """
 
     p: float
     gain: float
     n: int
+    leans: int = 1
 
     @property
     def dagger(self) -> bool:
-        """Significantly better, as the paper marks it."""
-        return self.p < SIGNIFICANT and self.gain > 0
+        """Significantly better, as the paper marks it: by the test, and by the printed number."""
+        return self.p < SIGNIFICANT and self.gain > 0 and self.leans > 0
 
 
 def summarise(rows: Iterable[ScoreRow], metric: str) -> Summary:
@@ -125,9 +128,11 @@ def compare(
         by_site.setdefault(key[0], []).append(float(difference))
     gain = statistics.fmean(map(statistics.fmean, by_site.values()))
     if not differences.any():
-        return Paired(1.0, gain, len(keys))
+        return Paired(1.0, gain, len(keys), 0)
     p = float(stats.wilcoxon(differences, zero_method="wilcox").pvalue)
-    return Paired(p, gain, len(keys))
+    moved = differences[differences != 0]
+    ranks = float((np.sign(moved) * stats.rankdata(np.abs(moved))).sum())
+    return Paired(p, gain, len(keys), (ranks > 0) - (ranks < 0))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:

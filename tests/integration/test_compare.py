@@ -152,6 +152,8 @@ def test_names_cannot_steer_the_terminal(copy, say) -> None:
     for name in ("environment.json", "rounds.jsonl"):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace('"II"', json.dumps("\x1b[2J[red]II")))
+    scores = (folder / "scores.csv").read_text()
+    (folder / "scores.csv").write_text(scores.replace(",II,", ",\x1b[2J[red]II,"))
     _, out, _ = say("compare", folder, copy / "n-dirichlet")
     assert all(letter.isprintable() for line in out.split("\n") for letter in line)
     assert "[2J[red]II" in out

@@ -262,3 +262,99 @@ def test_rows_of_one_label_are_told_apart(tmp_path) -> None:
     assert labels == ["FEDAVG", "Ours (one)", "Ours (other)"]
     alpha = made.files["figures/alpha.csv"]().decode()
     assert {row["row"] for row in csv.DictReader(io.StringIO(alpha))} == set(labels[1:])
+
+
+def test_an_earlier_reports_files_do_not_stay(tmp_path, say) -> None:
+    study = write_study(tmp_path / "s")
+    out = tmp_path / "out"
+    assert say("report", study, "--out", out, "--no-examples")[0] == 0
+    (out / "mine.txt").write_text("kept")
+    assert (out / "cases" / "l-softmax.csv").exists()
+    assert say("report", study / "fedavg", "--out", out, "--no-examples")[0] == 0
+    assert not (out / "cases" / "l-softmax.csv").exists()
+    assert not (out / "figures" / "simplex-n-dirichlet.svg").exists()
+    assert (out / "cases" / "fedavg.csv").exists()
+    assert (out / "mine.txt").exists()
+
+
+def test_pictures_of_cases_are_removed_when_they_are_left_out(tiny_home, tmp_path, say) -> None:
+    assert say("report", tiny_home, "--out", tmp_path)[0] == 0
+    assert list((tmp_path / "figures").glob("examples-*"))
+    assert say("report", tiny_home, "--out", tmp_path, "--no-examples")[0] == 0
+    assert not list((tmp_path / "figures").glob("examples-*"))
+
+
+def test_rows_whose_names_end_in_numbers_keep_their_own_cases(tmp_path) -> None:
+    methods = {"fedavg": METHODS["fedavg"], "fedavg-1": METHODS["fedavg"]}
+    text = build_report([write_study(tmp_path / "s", methods)], examples=False).page()
+    found = re.findall(r' id="([^"]+)"', text)
+    assert len(found) == len(set(found))
+
+
+def test_absent_sites_are_told(tmp_path, say) -> None:
+    study = write_study(tmp_path / "s")
+    path = study / "n-dirichlet" / "seed-0" / "rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[2]["answered"] = ["A", "B"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _, out, _ = say("report", study)
+    assert "N-DIRICHLET: in 1 of 5 rounds not every site answered" in out
+
+
+def test_n_and_the_tested_cases_are_told_apart(tmp_path, say) -> None:
+    _, out, _ = say("report", write_study(tmp_path / "s"))
+    assert "n counts all cases of a site; tested are 6 of A, 6 of B, 6 of C." in out
+
+
+def test_a_failed_repeat_does_not_cut_the_curves_of_the_others(tmp_path) -> None:
+    study = write_study(tmp_path / "s", seeds=(0, 1))
+    run = study / "n-dirichlet" / "seed-1"
+    first, *_ = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text(first)
+    (run / "status.json").write_text('{"schema": 1, "state": "failed", "error": "x"}')
+    alpha = build_report([study], examples=False).files["figures/alpha.csv"]().decode()
+    rounds = [r for r in csv.DictReader(io.StringIO(alpha)) if r["row"] == "N-DIRICHLET"]
+    assert {row["t"] for row in rounds} == {"1", "2", "3", "4", "5"}
+
+
+def test_a_finished_run_without_scores_is_not_counted(tmp_path, say) -> None:
+    study = write_study(tmp_path / "s")
+    (study / "n-dirichlet" / "seed-0" / "scores.csv").unlink()
+    code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
+    assert code == 0, err
+    assert "N-DIRICHLET, seed 0: finished, but without test scores; not counted." in out
+    assert "N-DIRICHLET - A" not in out
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ({"alpha": [0.5, 0.5]}, "round 5 has 2 weights, not 3"),
+        ({"alpha": [float("nan"), 0.5, 0.5]}, "round 5 has a number that is not finite"),
+        ({"schema": 99}, "written by a newer version (schema 99)"),
+        (None, "this run folder is damaged"),
+    ],
+)
+def test_rounds_that_no_run_writes_are_refused_by_folder(tmp_path, say, damage, told) -> None:
+    study = write_study(tmp_path / "s")
+    path = study / "n-dirichlet" / "seed-0" / "rounds.jsonl"
+    *lines, last = path.read_text().splitlines(keepends=True)
+    changed = {**json.loads(last), **damage} if damage else []
+    path.write_text("".join(lines) + json.dumps(changed) + "\n")
+    code, _, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
+    assert code == 1
+    assert told in err
+    assert str(path.parent) in err
+
+
+@pytest.mark.parametrize("name", ["a\nb", "bell \x07", "end\\", "line\u2028sep", "\x1b[31mred"])
+def test_characters_that_cannot_be_drawn_are_replaced(tmp_path, say, name) -> None:
+    study = write_study(tmp_path / "s", sites=(name, "B", "C"), labels={"fedavg": name})
+    code, _, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
+    assert code == 0, err
+
+
+def test_rows_of_different_seeds_are_told(tmp_path) -> None:
+    study = write_study(tmp_path / "s", seeds=(0, 1), missing=[("fedavg", 0), ("n-dirichlet", 1)])
+    text = build_report([study], examples=False).page()
+    assert "Rows were not run with the same seeds" in text

@@ -252,10 +252,20 @@ def test_before_the_first_round_and_with_a_line_half_written(copy, say) -> None:
 )
 def test_what_cannot_be_read_is_an_error(copy, say, file, content, message) -> None:
     (copy / "fedavg" / "seed-0" / file).write_text(content)
-    for folder in (copy / "fedavg" / "seed-0", copy):
-        code, out, err = say("watch", folder)
-        assert (code, out) == (1, "")
-        assert message in err
+    code, out, err = say("watch", copy / "fedavg" / "seed-0")
+    assert (code, out) == (1, "")
+    assert message in err
+
+
+def test_a_damaged_run_does_not_hide_the_others_of_its_study(copy, say) -> None:
+    (copy / "fedavg" / "seed-0" / "rounds.jsonl").write_text("nonsense\n")
+    code, out, err = say("watch", copy, "--once")
+    assert code == 0, err
+    assert re.search(r"FedAvg, seed 0 +damaged", out)
+    assert re.search(r"Auto-FedAvg-N-Dirichlet, seed 0 +finished", out)
+    _, out, _ = say("watch", copy, "--json")
+    states = {run["row"]: run for run in json.loads(out)["runs"]}
+    assert "a line is damaged" in states["fedavg"]["error"]
 
 
 def test_other_folders_are_refused(tmp_path, say) -> None:

@@ -123,7 +123,7 @@ def test_a_dagger_needs_a_gain_and_a_p_below_five_percent(p, gain, dagger):
 
 def test_no_pair_differs():
     method, baseline = paired([0.0] * 5)
-    assert compare(method, baseline) == Paired(1.0, 0.0, 5)
+    assert compare(method, baseline) == Paired(1.0, 0.0, 5, 0)
 
 
 def test_one_pair_that_differs_proves_nothing():
@@ -170,3 +170,18 @@ def test_a_lower_average_over_sites_is_no_gain_whatever_the_pooled_cases_say() -
     assert found.gain < 0
     assert not found.dagger
     assert compare(method, baseline, "large").dagger
+
+
+def test_no_dagger_where_the_test_leans_the_other_way() -> None:
+    """Forty cases a little worse and six much better: the average rises, the test says worse."""
+    baseline = {("A", f"a{c}"): 0.6 for c in range(40)} | {("B", f"b{c}"): 0.3 for c in range(6)}
+    method = {
+        key: value + (0.3 if key[0] == "B" else -0.01 - 0.0001 * n)
+        for n, (key, value) in enumerate(baseline.items())
+    }
+    found = compare(method, baseline)
+    assert found.gain > 0
+    assert found.p < 0.05
+    assert found.leans == -1
+    assert not found.dagger
+    assert compare(method, baseline, "B").leans == 1

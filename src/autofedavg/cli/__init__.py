@@ -14,7 +14,7 @@ import typer
 
 from autofedavg.cli import data, live, models, results, studies
 from autofedavg.cli.app import app
-from autofedavg.errors import AutoFedAvgError
+from autofedavg.errors import AutoFedAvgError, printable
 
 INTERRUPTED = 130
 KEPT = {  # what is said when a verb is interrupted that loses nothing
@@ -52,7 +52,8 @@ def _main(arguments: list[str]) -> int:
     except AutoFedAvgError as error:
         if shared.get("debug"):
             traceback.print_exc()
-        typer.echo(f"error: {error}", err=True)
+        told = "\n".join(printable(line) for line in str(error).split("\n"))
+        typer.echo(f"error: {told}", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()

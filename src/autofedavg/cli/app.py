@@ -15,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+LONGEST = 3600.0  # seconds between two looks
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one value of every row, e.g. method.t0=5. Repeatable."),
@@ -40,6 +41,13 @@ Version = Annotated[
 @app.callback()
 def _common(debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001 - told by its callback
     click.get_current_context().ensure_object(dict)["debug"] = debug
+
+
+def finite(seconds: float) -> float:
+    """Refuses what is no time to wait: click's own limits let "nan" pass."""
+    if not seconds <= LONGEST:
+        raise typer.BadParameter(f"{seconds} is not a number of seconds up to {LONGEST:.0f}")
+    return seconds
 
 
 def watched(work: Callable[[Any], Any]) -> Any:

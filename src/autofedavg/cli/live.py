@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from autofedavg.cli.app import AsJson
+from autofedavg.cli.app import AsJson, finite
 
 
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a study's.")],
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 2.0,
+    every: Annotated[
+        float, typer.Option(help="Seconds between two looks.", min=0.1, callback=finite)
+    ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Show how a run stands, while it goes on or afterwards; never disturbs it."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from autofedavg.cli.app import AsJson, watched
+from autofedavg.cli.app import AsJson, finite, watched
 
 
 def report(
@@ -71,7 +71,8 @@ def serve(
         bool, typer.Option("--token", help="Ask for a token, also on this machine.")
     ] = False,
     every: Annotated[
-        float, typer.Option(help="Seconds between two looks at the folders.", min=0.2)
+        float,
+        typer.Option(help="Seconds between two looks at the folders.", min=0.2, callback=finite),
     ] = 1.5,
     browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
     baseline: Annotated[

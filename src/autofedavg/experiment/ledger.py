@@ -50,7 +50,10 @@ class Ledger:
         """The rounds so far; a last line cut off by a crash is left out."""
         path = self.path / "rounds.jsonl"
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        return [json.loads(line) for line in lines[:-1]]
+        rounds = [json.loads(line) for line in lines[:-1]]
+        for line in rounds[-1:]:
+            refuse_newer(line, self.path)
+        return rounds
 
     def scores(self) -> list[ScoreRow]:
         path = self.path / "scores.csv"

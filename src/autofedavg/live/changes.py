@@ -90,8 +90,10 @@ def _state(run: Path) -> str:
 
 def _asked(study: Path) -> int:
     """How many runs the study was asked for."""
-    rows = _read(study).get("runs", [])
-    return sum(len(row.get("jobs", [])) for row in rows) if isinstance(rows, list) else 0
+    try:
+        return sum(len(row["jobs"]) for row in _read(study)["runs"])
+    except (LookupError, TypeError):  # half-written, or not ours
+        return 0
 
 
 def _read(path: Path) -> dict[str, Any]:

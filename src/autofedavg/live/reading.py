@@ -40,7 +40,7 @@ class RunReader:
 
     def __init__(self, path: Path, known: RunState | None = None) -> None:
         self.path = path
-        self._known = known or RunState(path, path.parent.name, path.parent.name)
+        self.known = known or RunState(path, path.parent.name, path.parent.name)
         self._rounds = Rounds(path / "rounds.jsonl")
         self._kept: tuple[object, RunState] | None = None
 
@@ -54,7 +54,7 @@ class RunReader:
         if self._kept is None or self._kept[0] != mark:
             try:
                 self._kept = (mark, self._read())
-            except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise RunError(
                     f"this run folder is damaged ({type(error).__name__}: {error})",
                     where=str(self.path),
@@ -63,7 +63,7 @@ class RunReader:
 
     def _read(self) -> RunState:
         if not all((self.path / name).exists() for name in FILES):
-            return self._known
+            return self.known
         config = read_toml(self.path / "config.toml")
         about = read_json(self.path / "environment.json")
         outcome = Ledger(self.path).outcome()
@@ -133,7 +133,14 @@ class StudyReader:
         title, jobs = self._jobs()
         for path, known in jobs.items():
             self._readers.setdefault(path, RunReader(path, known))
-        return StudyState(self.path, title, tuple(self._readers[path].look() for path in jobs))
+        return StudyState(self.path, title, tuple(self._look(path) for path in jobs))
+
+    def _look(self, path: Path) -> RunState:
+        """One run; a damaged one must not hide the others."""
+        try:
+            return self._readers[path].look()
+        except RunError as error:
+            return replace(self._readers[path].known, state="damaged", error=str(error))
 
     def _jobs(self) -> tuple[str, dict[Path, RunState | None]]:
         if not (self.path / "study.json").exists():
@@ -153,6 +160,7 @@ class StudyReader:
             raise RunError(
                 f"this file is damaged ({type(error).__name__}: {error})",
                 where=str(self.path / "study.json"),
+                remedy="name the run folders themselves",
             ) from error
 
 
@@ -201,6 +209,8 @@ def _spread(weights: Sequence[Any] | None, k: int) -> Spread | None:
     if not weights:
         return None
     layers = weights[k] if isinstance(weights[k], list) else [weights[k]]
+    if not all(map(math.isfinite, layers)):
+        return None
     return Spread(statistics.fmean(layers), min(layers), max(layers))
 
 
@@ -209,10 +219,20 @@ def _finite(value: float | None) -> float | None:
 
 
 def _pace(lines: Lines) -> float | None:
-    """The median time of the last rounds: a pause before a resumption does not count."""
-    times = [float(line["time"]) for line in lines[-RECENT - 1 :]]
-    gaps = [late - early for early, late in pairwise(times)]
-    return max(0.0, statistics.median(gaps)) if gaps else None
+    """The median time of the last rounds: a pause before a resumption does not count.
+
+    Rounds in which weights are learned take longer; with t0 above 1 they are few, so the two
+    kinds have medians of their own, weighed by how often they come.
+    """
+    kinds: dict[bool, list[float]] = {}
+    for early, late in pairwise(lines):
+        gap = float(late["time"]) - float(early["time"])
+        kinds.setdefault(bool(late.get("learned")), []).append(gap)
+    total = sum(len(gaps) for gaps in kinds.values())
+    if not total:
+        return None
+    pace = sum(len(gaps) * statistics.median(gaps[-RECENT:]) for gaps in kinds.values()) / total
+    return max(0.0, pace)
 
 
 def _calls(lines: Lines) -> dict[str, dict[str, float]]:

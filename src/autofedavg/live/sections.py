@@ -17,7 +17,13 @@ from autofedavg.experiment.words import duration, size
 from autofedavg.live.glyphs import BLOCKS, PLAIN, bar, buckets, curve, trend
 from autofedavg.live.state import RunState, SiteState, Spread
 
-STYLES = {"running": "green", "finished": "cyan", "failed": "bold red", "interrupted": "yellow"}
+STYLES = {
+    "running": "green",
+    "finished": "cyan",
+    "failed": "bold red",
+    "damaged": "bold red",
+    "interrupted": "yellow",
+}
 ARROWS = {"falls": "↓v", "level": "→=", "rises": "↑^"}  # the second without Unicode
 TALLEST = 6  # lines of the curve of validation
 WIDEST = 3  # columns of a round in it
@@ -147,7 +153,7 @@ def _head(run: RunState, paper: Paper) -> list[Text]:
     found = [title]
     if run.state == "not begun":
         return [*found, Text("not begun yet", style="dim")]
-    if run.state == "failed":
+    if run.state in ("failed", "damaged"):
         wrapped = [printable(line) for line in run.error.splitlines()]
         pieces = [
             line[i : i + paper.width] for line in wrapped for i in range(0, len(line), paper.width)

@@ -48,7 +48,8 @@ class RunState:
     """How one run stands.
 
     Attributes:
-        state: "not begun", "running", "finished", "failed" or "interrupted".
+        state: "not begun", "running", "finished", "failed", "interrupted" or
+            "damaged".
         lock: whether a process works in the folder.
         T: rounds in all; None where only the study's defaults know.
         validation: mean over sites of every round.

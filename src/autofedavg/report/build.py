@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from autofedavg.report.tables import Table, scores_table, weights_table
 from autofedavg.report.values import stem
 
 Progress = Callable[[str, int, int], None]
+LISTED = "files.json"  # what a report wrote beside its page
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Report:
         if out.exists() and not out.is_dir():
             raise RunError("this is a file", where=str(out), remedy="name a folder for the report")
         with disk_errors(out, "report again"):
+            _forget(out, set(self.files))
             for done, (name, make) in enumerate(self.files.items(), 1):
                 path = out / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,7 @@ class Report:
                 if progress:
                     progress("writing files", done, len(self.files))
             write_atomically(out / "index.html", self.page().encode())
+            write_atomically(out / LISTED, json.dumps(sorted(self.files), indent=1).encode())
         return out / "index.html"
 
 
@@ -130,6 +134,17 @@ def build_report(
     elif examples is False:
         examples = Examples("", "", notes=("Left out, as asked.",))
     return Report(results, report_tables(results), figures, case_tables(results), examples)
+
+
+def _forget(out: Path, kept: set[str]) -> None:
+    """Removes what an earlier report wrote here and this one does not: pictures, rows, figures."""
+    try:
+        before = set(json.loads((out / LISTED).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return
+    for name in before - kept:
+        if ".." not in Path(name).parts and not Path(name).is_absolute():
+            (out / name).unlink(missing_ok=True)
 
 
 def report_tables(results: Results) -> dict[str, list[Table]]:

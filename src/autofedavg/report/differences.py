@@ -49,7 +49,9 @@ def differences_table(results: Results) -> Table | None:
     notes = (
         f"Mean over cases of a row's score minus that of {baseline.label}, in points; the last "
         "column is the mean over sites. In brackets p of the Wilcoxon signed-rank test, two-sided, "
-        "over the cases; scores of repeats are averaged per case first.",
+        "over the cases; scores of repeats are averaged per case first. In the last column the "
+        "test pools the cases of all sites, so a large site rules it while sites count equally "
+        'in the number; "for better" or "for worse" stands where the two point apart.',
     )
     heads = (*results.sites, "all sites")
     return Table("differences", f"Differences from {baseline.label}", heads, tuple(rows), notes)
@@ -58,7 +60,19 @@ def differences_table(results: Results) -> Table | None:
 def _cell(test: Paired | None) -> Cell:
     if test is None:
         return Cell()
-    return Cell(100 * test.gain, test=test, text=f"{100 * test.gain:+.2f} (p {shown_p(test.p)})")
+    return Cell(100 * test.gain, test=test, text=f"{100 * test.gain:+.2f} ({told(test)})")
+
+
+def told(test: Paired) -> str:
+    """The test in words; its direction, where that is not the printed number's.
+
+    Example:
+        >>> told(Paired(0.011, -0.0181, 34, 1))
+        'p = 0.011 for better'
+    """
+    agrees = test.leans == (test.gain > 0) - (test.gain < 0)
+    way = "" if agrees or not test.leans else f" for {'better' if test.leans > 0 else 'worse'}"
+    return f"p {shown_p(test.p)}{way}"
 
 
 def shown_p(p: float) -> str:

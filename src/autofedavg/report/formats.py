@@ -48,7 +48,9 @@ def to_latex(table: Table) -> str:
             else shown_cell(cell, table, r"\textbf{", "}", r"$\pm$", r"$^\dagger$")
             for cell in cells
         ]
-        lines.append(" & ".join([_tex(label), *shown]) + r" \\")
+        # After a line's end, TeX takes "[" or "*" for an option of it.
+        safe = f"{{}}{_tex(label)}" if label.startswith(("[", "*")) else _tex(label)
+        lines.append(" & ".join([safe, *shown]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"\\ {{\footnotesize {_tex(note)}}}" for note in table.notes]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
@@ -136,6 +138,7 @@ def _raw(value: float | None) -> str:
 
 
 def _md(text: str) -> str:
+    text = " ".join(text.split("\n"))
     for mark in "\\|*_<>`[]":
         text = text.replace(mark, f"\\{mark}")
     return text
@@ -146,4 +149,4 @@ _TEX |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"~": r"\textasciitilde{}", 
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(mark, mark) for mark in text)
+    return "".join(_TEX.get(mark, mark) for mark in " ".join(text.split("\n")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
+from autofedavg.errors import printable
 from autofedavg.report.examples import ExampleCase, Examples, Key, Panel
 from autofedavg.report.values import stem
 
@@ -53,7 +54,7 @@ def sheet(group: Group, key: Sequence[Key]) -> str:
             x = GAP + column * (CELL + GAP)
             parts.append(
                 f'<image x="{x}" y="{y}" width="{CELL}" height="{height:.1f}" '
-                f'xlink:href="{source(panel)}"><title>{escape(case.alt(panel))}</title></image>'
+                f'xlink:href="{source(panel)}"><title>{escape(printable(case.alt(panel)))}</title></image>'
             )
             parts.append(_text(x, y + height + 15, panel.what))
         y += tallest + LINE + 2 * GAP
@@ -77,4 +78,4 @@ def _keys(key: Sequence[Key]) -> list[str]:
 
 def _text(x: float, y: float, words: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{weight}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{weight}>{escape(printable(words))}</text>'

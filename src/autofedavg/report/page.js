@@ -42,7 +42,7 @@
     hidden = new Set(
       [...document.querySelectorAll("fieldset.rows input")].filter((box) => !box.checked).map((box) => box.value),
     );
-    for (const line of document.querySelectorAll("tr[data-row]")) {
+    for (const line of document.querySelectorAll("[data-row]")) {
       line.hidden = hidden.has(line.dataset.row);
     }
     for (const view of views.values()) {
@@ -80,6 +80,18 @@
       target.scrollIntoView();
     }
   }
+
+  // Paper cannot be opened further: where the numbers come from is printed in full.
+  const opened = [];
+  window.addEventListener("beforeprint", () => {
+    for (const part of document.querySelectorAll("#origins details:not([open])")) {
+      part.open = true;
+      opened.push(part);
+    }
+  });
+  window.addEventListener("afterprint", () => {
+    while (opened.length) opened.pop().open = false;
+  });
 
   window.addEventListener("hashchange", reveal);
   document.addEventListener("report:replaced", start);

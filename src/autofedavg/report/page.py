@@ -80,6 +80,7 @@ def page(
         raise missing_extra("report", "jinja2") from None
     in_page = sum(table.numbers for table in cases) <= MOST_IN_PAGE
     number_of = {site: number for number, site in enumerate(results.sites)}
+    id_of = {row.name: f"cases-row{number}" for number, row in enumerate(results.rows, 1)}
     scripts = [draw.script(), _resource("page.js"), *([script] if script else [])]
     whole = Environment(
         loader=PackageLoader("autofedavg.report", "."),
@@ -94,7 +95,7 @@ def page(
         row, site = cell.source
         if not in_page:
             return f"cases/{stem(row)}.csv"
-        return f"#cases-{stem(row)}" + ("" if site is None else f"-{number_of[site]}")
+        return f"#{id_of[row]}" + ("" if site is None else f"-site{number_of[site]}")
 
     return whole.render(
         results=results,
@@ -106,6 +107,7 @@ def page(
         groups=groups(examples),
         source=source,
         number_of=number_of,
+        id_of=id_of,
         row_of=_rows(results),
         short=in_short(results),
         progress=how_far(results),

@@ -6,8 +6,9 @@ import json
 import time
 from collections.abc import Sequence
 
+from autofedavg.report.notes import moved, named, selects
 from autofedavg.report.read import Repeat, Results, Row
-from autofedavg.report.tables import Cell, Table, moved, named, selects
+from autofedavg.report.tables import Cell, Table
 from autofedavg.report.values import flat
 
 _NAMES = ("name", "label", "task.fold")  # they tell runs apart and set nothing
@@ -19,10 +20,8 @@ def settings_table(results: Results) -> Table:
     """Settings that all rows share: value and origin."""
     values = [_values(row.repeats[0]) for row in results.rows]
     shared = [path for path in values[0] if all(v.get(path) == values[0][path] for v in values)]
-    first = results.rows[0].repeats[0]
     rows = tuple(
-        (path, (Cell(text=values[0][path]), Cell(text=first.origins.get(path, "not recorded"))))
-        for path in shared
+        (path, (Cell(text=values[0][path]), Cell(text=_origins(results, path)))) for path in shared
     )
     notes = (
         'Origin: "paper" with the section, "derived", "ours", or "study" where the study file '
@@ -160,5 +159,11 @@ def _values(repeat: Repeat) -> Values:
 def _with_origin(row: Row, path: str, value: str | None) -> str:
     if value is None:
         return ""
-    origin = row.repeats[0].origins.get(path, "study")
-    return value if origin == "study" else f"{value} [{origin}]"
+    origin = row.repeats[0].origins.get(path, "")
+    return value if origin in ("", "study") else f"{value} [{origin}]"
+
+
+def _origins(results: Results, path: str) -> str:
+    """Where a value comes from; rows may have the same one for different reasons."""
+    known = dict.fromkeys(row.repeats[0].origins.get(path, "") for row in results.rows)
+    return " / ".join(filter(None, known)) or "not recorded"

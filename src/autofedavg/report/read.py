@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +50,8 @@ class Row:
 
     @property
     def finished(self) -> tuple[Repeat, ...]:
-        return tuple(repeat for repeat in self.repeats if repeat.finished)
+        """Those that count: finished, with test scores."""
+        return tuple(repeat for repeat in self.repeats if repeat.finished and repeat.scores)
 
     def whole(self) -> dict[int, list[ScoreRow]]:
         """Seed -> scores, the folds of a cross-validation together; only seeds that have all."""
@@ -147,6 +149,8 @@ def _read(folder: Ledger) -> Repeat:
         text = (folder.path / "config.toml").read_text(encoding="utf-8")
         config = tomllib.loads(text)
         environment = read_json(folder.path / "environment.json")
+        rounds, scores = folder.rounds(), folder.scores()
+        _refuse_unfit(environment["data"]["cases"], config, rounds, scores)
         return Repeat(
             folder.path,
             int(environment["seed"]),
@@ -154,11 +158,11 @@ def _read(folder: Ledger) -> Repeat:
             folder.status() if (folder.path / "status.json").exists() else "not begun",
             {"label": config["name"], **config},
             {"metric": environment["metric"], "data": environment["data"], **environment},
-            folder.rounds(),
-            folder.scores(),
+            rounds,
+            scores,
             dict(origins_in(text)),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"this run folder is damaged ({type(error).__name__}: {error})",
             where=str(folder.path),
@@ -166,10 +170,41 @@ def _read(folder: Ledger) -> Repeat:
         ) from error
 
 
+def _refuse_unfit(
+    cases: Mapping[str, Any],
+    config: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    scores: Sequence[ScoreRow],
+) -> None:
+    """What no run writes, and what tables and figures could not be made from.
+
+    Raises:
+        ValueError, LookupError: with what is wrong.
+    """
+    _ = config["method"]["name"], config["task"]["name"]
+    for line in rounds:
+        alpha = line["alpha"]
+        if alpha is not None and len(alpha) != len(cases):
+            raise ValueError(f"round {line['t']} has {len(alpha)} weights, not {len(cases)}")
+        numbers = [line.get("validation", {}).get("mean"), *line.get("loss", {}).values()]
+        numbers += [a for per_site in alpha or [] for a in _listed(per_site)]
+        if not all(number is None or math.isfinite(number) for number in numbers):
+            raise ValueError(f"round {line['t']} has a number that is not finite")
+    for score in scores:
+        if score.site not in cases:
+            raise ValueError(f"scores.csv names {score.site}, which is no site of this run")
+        if not math.isfinite(score.value):
+            raise ValueError(f"the score of {score.case} is not finite")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _missing(paths: Sequence[Path]) -> Iterator[Missing]:
     """Runs that the studies at or below the paths ask for and that were not begun."""
     for listed in sorted({found for path in paths for found in path.rglob("study.json")}):
-        for row in read_json(listed)["runs"]:
+        for row in read_json(listed).get("runs", []):
             name = str(row["config"]["name"])
             for fold, seed in row["jobs"]:
                 if not (run_path(listed.parent, name, seed, fold) / "config.toml").exists():

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autofedavg.evaluation import Paired, Summary, case_means, compare, mean_and_spread
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.notes import notes_of
+from autofedavg.report.read import Results, Row
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def scores_table(results: Results) -> Table:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row in results.rows:
         summaries = row.summaries()
-        if summaries and not summaries[0].by_site:
+        if summaries and summaries[0].matrix and not summaries[0].by_site:
             rows += _local_rows(row, summaries, list(results.sites))
         else:
             tested = None if row.name == results.baseline else against
@@ -64,7 +65,7 @@ def scores_table(results: Results) -> Table:
         "local avg",
         "local gen",
     )
-    return Table("scores", results.title, heads, mark_best(rows), tuple(_notes(results)))
+    return Table("scores", results.title, heads, mark_best(rows), tuple(notes_of(results)))
 
 
 def weights_table(results: Results) -> Table | None:
@@ -137,88 +138,6 @@ def _local_columns(summaries: Sequence[Summary]) -> tuple[Cell, Cell]:
         _cell(_percent(s.local_avg for s in summaries)),
         _cell(_percent(s.local_gen for s in summaries)),
     )
-
-
-def _notes(results: Results) -> list[str]:
-    notes = []
-    metrics = sorted({row.metric for row in results.rows})
-    data = f" Data: {results.data}." if results.data else ""
-    notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
-    counts = sorted({len(row.whole()) for row in results.rows})
-    repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
-    notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
-    folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
-    if folds:
-        which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
-        notes.append(f"Every repeat pools the test cases of {which}.")
-    baseline = results.row(results.baseline)
-    if baseline:
-        notes.append(
-            f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
-        )
-    learning = [r for row in results.rows for r in row.repeats if "learn_on" in r.config["method"]]
-    if learning:
-        learned = sorted({str(r.config["method"]["learn_on"]) for r in learning})
-        same = " (the cases that also select the models)" if any(map(selects, learning)) else ""
-        notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
-    last = [row.label for row in results.rows if _tested_last(row)]
-    if last:
-        rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
-        notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
-    notes += [
-        f"{named(row, repeat)}: gone on with on another machine or version."
-        for row in results.rows
-        for repeat in row.repeats
-        if moved(repeat)
-    ]
-    notes += [
-        f"{named(row, repeat)}: {repeat.state}, not counted."
-        for row in results.rows
-        for repeat in row.repeats
-        if not repeat.finished
-    ]
-    notes += missing_notes(results)
-    return notes + [
-        f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
-        for row in results.rows
-        for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole()))
-    ]
-
-
-def missing_notes(results: Results) -> list[str]:
-    """A line per row of runs that the study asks for and that have no folder."""
-    by_row: dict[str, list[str]] = {}
-    for run in results.missing:
-        fold = "" if run.fold is None else f" of fold {run.fold}"
-        by_row.setdefault(run.label, []).append(f"{run.seed}{fold}")
-    return [
-        f"{label}: seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} missing, not begun."
-        for label, seeds in by_row.items()
-    ]
-
-
-def named(row: Row, repeat: Repeat) -> str:
-    """A run as notes and tables call it."""
-    fold = "" if repeat.fold is None else f", fold {repeat.fold}"
-    return f"{row.label}, seed {repeat.seed}{fold}"
-
-
-def _tested_last(row: Row) -> bool:
-    return any(repeat.config.get("select") == "last" for repeat in row.repeats)
-
-
-def selects(repeat: Repeat) -> bool:
-    """Whether the cases that the weights are learned on also choose the tested model."""
-    held = repeat.environment.get("data", {}).get("validation_is", "validation")
-    learned = repeat.config["method"]["learn_on"]
-    return repeat.config.get("select", "best") == "best" and learned in ("validation", held)
-
-
-def moved(repeat: Repeat) -> bool:
-    """Whether a resumed run went on with other hardware or software than it began with."""
-    about = repeat.environment
-    keys = ("versions", "device", "processor")
-    return any(entry[key] != about[key] for entry in about.get("resumed", []) for key in keys)
 
 
 def case_scores(row: Row) -> dict[tuple[str, str], float]:

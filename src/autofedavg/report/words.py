@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofedavg.evaluation import SIGNIFICANT, compare
+from autofedavg.evaluation import SIGNIFICANT, Paired, compare
 from autofedavg.report.differences import shown_p
 from autofedavg.report.figures.series import learns
 from autofedavg.report.read import Results
@@ -50,13 +50,23 @@ def _against(results: Results) -> list[str]:
         own = case_scores(row)
         gaps = [own[key] - against[key] for key in own.keys() & against.keys()]
         better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
-        sure = "" if test.p < SIGNIFICANT else ", not significant"
         said.append(
             f"{row.label}: {score:.2f} %, {score - of_baseline:+.2f} points against "
             f"{baseline.label} ({of_baseline:.2f} %); better in {better} and worse in {worse} of "
-            f"{test.n} cases (p {shown_p(test.p)}{sure})."
+            f"{test.n} test cases, {_verdict(test)}."
         )
     return said
+
+
+def _verdict(test: Paired) -> str:
+    """What the test over cases says, in words."""
+    if test.p >= SIGNIFICANT or not test.leans:
+        return f"no significant difference (p {shown_p(test.p)})"
+    way = "better" if test.leans > 0 else "worse"
+    average = "lower" if test.gain < 0 else "higher"
+    apart = (test.gain > 0) != (test.leans > 0)
+    though = f", although the average over sites is {average}" if apart else ""
+    return f"by cases significantly {way} (p {shown_p(test.p)}){though}"
 
 
 def _caution(results: Results) -> list[str]:
@@ -69,6 +79,9 @@ def _caution(results: Results) -> list[str]:
         )
     elif len(counts) > 1:
         said.append("Rows have different numbers of repeats; see the notes below the table.")
+    seeds = {tuple(row.whole()) for row in results.rows if row.whole()}
+    if len(seeds) > 1:
+        said.append("Rows were not run with the same seeds; see the table of runs.")
     unfinished = sum(not repeat.finished for row in results.rows for repeat in row.repeats)
     if unfinished or results.missing:
         said.append(

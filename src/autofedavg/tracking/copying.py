@@ -7,6 +7,7 @@ the tracker stands, so no point is missing or there twice.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,8 @@ class Tracker(Observer):
             work()
         except Exception as error:
             self._broken = True
-            reason = str(error).partition("\n")[0]
+            # An address may hold a password, and the log is part of the run folder.
+            reason = re.sub(r"//[^/@\s]+@", "//***@", str(error).partition("\n")[0])
             log.warning(
                 "%s: tracking stopped (%s: %s); the run goes on, and a later `resume --track %s` "
                 "copies what is missing",

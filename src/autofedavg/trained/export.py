@@ -81,10 +81,12 @@ def export_model(
     if format == "bundle":
         refuse_unlike(recipe, str(trained.folder.path))
     earlier = [name for name in (RECIPE, *MODELS) if (out / name).exists()]
-    also = [name for name in BUNDLE if format == "bundle" and (out / name).exists()]
-    if (earlier or also) and not overwrite:
+    # Files of a bundle's names are ours only beside a bundle's model.
+    if format == "bundle" or IN_BUNDLE in earlier:
+        earlier += [name for name in BUNDLE if (out / name).exists()]
+    if earlier and not overwrite:
         raise ConfigError(
-            f"{(earlier + also)[0]} is there already",
+            f"{earlier[0]} is there already",
             where=str(out),
             remedy="name another folder, or say --overwrite",
         )
@@ -96,11 +98,14 @@ def export_model(
     texts[RECIPE] = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     content |= {name: text.encode() for name, text in texts.items()}
     try:
-        for name in earlier:  # whatever its format: one folder holds one model
-            (out / name).unlink()
-        for name, written in content.items():  # last the JSON, which vouches for the model
+        for name in content:  # what cannot be written is told before anything is replaced
             (out / name).parent.mkdir(parents=True, exist_ok=True)
+        for name, written in content.items():  # last the JSON, which vouches for the model
             write_atomically(out / name, written)
+        for name in set(earlier) - set(content):  # one folder holds one model, whatever its format
+            (out / name).unlink()
+            if name != Path(name).name and not any((out / name).parent.iterdir()):
+                (out / name).parent.rmdir()
     except OSError as error:
         raise RunError(
             f"cannot write: {error.strerror or error}",

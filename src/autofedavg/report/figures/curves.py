@@ -7,6 +7,7 @@ from typing import Any
 
 from autofedavg.report.figures.figure import (
     HEIGHT,
+    INK,
     MOST_LINES,
     WIDTH,
     Data,
@@ -29,7 +30,7 @@ from autofedavg.report.figures.series import (
 )
 from autofedavg.report.read import Results, Row
 
-MOST_CURVES = 20
+MOST_CURVES = 10
 SLIDER = "round"
 TALL, LETTERS = 150, 12  # pixels of a panel, and of a line of words beside its curves
 ROUND: Spec = {"field": "t", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}}
@@ -39,9 +40,9 @@ def alpha_figure(results: Results) -> Figure | None:
     """How much each site counts, round by round."""
     rows = [row for row in results.rows if learns(row)]
     text = (
-        "Aggregation weights after each round, as used to average the models; layer-wise weights "
-        "as their mean over layers. Fixed weights (FedAvg, FedProx) do not move and are in the "
-        "table of weights."
+        "Aggregation weights after each round; in a round in which a site did not answer, those of "
+        "the others were scaled to a sum of one. Layer-wise weights as their mean over layers. "
+        "Fixed weights (FedAvg, FedProx) do not move and are in the table of weights."
     )
     return _per_site(
         results, rows, "alpha", "Aggregation weights over the rounds (Figure 3a)", text,
@@ -65,7 +66,10 @@ def validation_figure(results: Results) -> Figure | None:
         return None
     drawn = means(data, "score")
     labels, left = _best(results, drawn)
-    drawn, stride = thinned([item for item in drawn if item["row"] in labels])
+    fixed = _fixed(results)
+    drawn, stride = thinned(
+        [{**item, "fixed": item["row"] in fixed} for item in drawn if item["row"] in labels]
+    )
     several = any(item["repeats"] > 1 for item in drawn)
     band = " The band spans the repeats." if several else ""
     colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels}
@@ -80,7 +84,7 @@ def validation_figure(results: Results) -> Figure | None:
                 "color": colour,
                 "strokeDash": {
                     "condition": {
-                        "test": f"indexof({_fixed(results)}, datum.row) >= 0",
+                        "test": "datum.fixed",
                         "value": [5, 3],
                     },
                     "value": [1, 0],
@@ -124,7 +128,10 @@ def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
     baseline = results.row(results.baseline)
     first = baseline.label if baseline else ""
     kept = sorted(labels, key=lambda label: (label != first, -last[label]))[:MOST_CURVES]
-    said = f" The baseline and the {MOST_CURVES - 1} rows of {len(labels)} that end highest."
+    which = f"The {MOST_CURVES} rows of {len(labels)} that end highest"
+    if first in labels:
+        which = f"{first} and the {MOST_CURVES - 1} rows of {len(labels)} that end highest"
+    said = f" {which}; the CSV file has all."
     return [label for label in labels if label in kept], said
 
 
@@ -186,7 +193,7 @@ def _per_site(
         "spec": {"width": 250, **panel},
     }
     repeats = max(item["repeats"] for item in drawn)
-    mean = " Means over the repeats that have the round." if repeats > 1 else ""
+    mean = " Means over the rounds that all finished repeats have." if repeats > 1 else ""
     return Figure(name, title, f"{text}{mean}{left}{every(stride)}", data, spec,
                   about=_last_values(drawn, value, shape, many))  # fmt: skip
 
@@ -214,11 +221,10 @@ def _lines(
         },
         {
             "transform": [at],
-            "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11},
+            "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11, "color": INK},
             "encoding": {
                 "x": ROUND,
                 "y": {**y, "field": "place"},
-                "color": colours(sites),
                 "text": {"field": value, "type": "quantitative", "format": shape},
             },
         },

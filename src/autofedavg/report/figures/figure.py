@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autofedavg.errors import printable
+
 Spec = dict[str, Any]
 Data = list[dict[str, Any]]
 
@@ -67,6 +69,7 @@ class Figure:
         spec: Vega-Lite, interactive.
         still: Vega-Lite for paper, where the interactive one needs a slider.
         about: what it says, for those who do not see it; a still picture has no other words.
+        row: label of the one row it is about, if it is about one.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Figure:
     spec: Spec
     still: Spec | None = None
     about: str = ""
+    row: str = ""
 
     def interactive(self) -> Spec:
         """The whole specification for the page."""
@@ -96,8 +100,20 @@ class Figure:
 
 
 def finished(spec: Spec, about: str) -> Spec:
-    """A specification with the house's style and a description."""
-    return {"$schema": SCHEMA, "description": about, "config": STYLE, **spec}
+    """A specification with the house's style and a description.
+
+    Control characters are replaced: XML has no way to write them, and the drawing would end.
+    """
+    whole: Spec = _plain({"$schema": SCHEMA, "description": about, "config": STYLE, **spec})
+    return whole
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value)
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 def thinned(data: Data, most: int = MOST_MARKS) -> tuple[Data, int]:

@@ -14,6 +14,7 @@ from autofedavg.report.figures.states import (
     on_paper,
     slider,
     states_of,
+    steps,
 )
 from autofedavg.report.read import Row
 from autofedavg.report.values import stem
@@ -49,12 +50,14 @@ def intervals(row: Row, sites: Sequence[str], said: str) -> Figure:
         "Per site: the weight that averages the models (dot), and where the Dirichlet holds half "
         "(thick) and nine tenths (thin) of the weights it draws."
         + (f" From {seed}." if seed else "")
+        + steps(every)
         + said,
         [{"row": row.label, **item} for item in table],
         spec,
         still,
         f"{row.label}, last round: "
         + ", ".join(f"{item['site']} {item['alpha']:.3f}" for item in drawn[-len(sites) :]),
+        row.label,
     )
 
 

@@ -70,4 +70,5 @@ def _figure(results: Results, row: Row, said: str) -> Figure:
         spec,
         about=f"{row.label}: in the last round a site's weight differs by up to {spread:.2f} "
         f"between its {P} layers.",
+        row=row.label,
     )

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from autofedavg.evaluation import compare, mean_and_spread
-from autofedavg.report.differences import Difference, differences, shown_p
+from autofedavg.report.differences import Difference, differences, told
 from autofedavg.report.figures.figure import (
     COLOURS,
     HEIGHT,
@@ -122,7 +122,7 @@ def _tests(results: Results, labels: Sequence[str]) -> Data:
         made.append(
             {
                 "row": row.label, "mean": 100 * test.gain, "quarter": quarter, "three": three,
-                "test": f"p {shown_p(test.p)}, n = {test.n}",
+                "test": f"{told(test)}, n = {test.n}",
             }
         )  # fmt: skip
     return made

@@ -89,7 +89,7 @@ def means(data: Data, value: str, *keys: str) -> Data:
 
 
 def _lines(row: Row) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for repeat in row.repeats:
+    for repeat in row.finished or row.repeats:  # one that failed does not cut the others short
         for line in repeat.rounds:
             place = {"row": row.label, "seed": repeat.seed, "fold": repeat.fold, "t": line["t"]}
             yield place, line

@@ -24,7 +24,7 @@ def states_of(row: Row, K: int) -> list[State]:
     start = {"t": 0, "alpha": [1 / K] * K, "beta": [float(method.get("beta0", 6.0))] * K}
     return [
         {"t": line["t"], "alpha": line["alpha"], "beta": line["beta"] if dirichlet else None}
-        for line in [start, *chosen.rounds]
+        for line in [start, *(line for line in chosen.rounds if line["alpha"])]
     ]
 
 
@@ -35,6 +35,12 @@ def behind_slider(states: Sequence[State]) -> list[State]:
     kept = sorted({*range(0, len(states), stride), last, *_chosen(last)})
     ends = [*(states[place]["t"] for place in kept[1:]), states[last]["t"] + 1]
     return [{**states[place], "until": end} for place, end in zip(kept, ends, strict=True)]
+
+
+def steps(states: Sequence[State]) -> str:
+    """What a caption says of a slider that does not stop at every round."""
+    stride = -(-len(states) // MOST_STATES)
+    return "" if stride == 1 else f" The slider shows the state of every {stride} rounds."
 
 
 def on_paper(states: Sequence[State]) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from autofedavg.errors import printable
 from autofedavg.report.figures.dirichlet import HALF_HEIGHT, LEVELS, on_triangle, outlines
 from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec, tooltip
 from autofedavg.report.figures.series import layer_wise, which
@@ -18,6 +19,7 @@ from autofedavg.report.figures.states import (
     on_paper,
     slider,
     states_of,
+    steps,
     table_of,
     words_of,
 )
@@ -50,9 +52,10 @@ def triangle(row: Row, sites: Sequence[str], said: str) -> Figure:
             ]
         words.append({**place, "text": words_of(state), "x": 0.5, "y": -0.16})
     T = states[-1]["t"]
-    tips = [
-        {"field": f"a{k + 1}", "type": "quantitative", "format": ".3f", "title": site}
-        for k, site in enumerate(sites)
+    names = [printable(site).replace("\\", "/") for site in sites]
+    tips: list[Spec] = [
+        {"field": f"a{k + 1}", "type": "quantitative", "format": ".3f", "title": name}
+        for k, name in enumerate(names)
     ]
     if layered:
         tips += tooltip(("layer", "d"))
@@ -96,9 +99,10 @@ def triangle(row: Row, sites: Sequence[str], said: str) -> Figure:
     return Figure(
         f"simplex-{stem(row.name)}", f"Weights on the simplex: {row.label} (Figure 3c)",
         "A corner is a site that counts alone, the middle equal weights. "
-        f"{shown}{density}{whose}{said}",
+        f"{shown}{density}{whose}{steps(every)}{said}",
         table_of(row, sites, every), spec, still,
         f"{row.label}: " + "; ".join(words_of(state) for state in states if state["t"] in rounds),
+        row.label,
     )  # fmt: skip
 
 

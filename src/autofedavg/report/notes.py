@@ -1,0 +1,125 @@
+"""What is said below the table of scores: cases, repeats, what is not counted."""
+
+from __future__ import annotations
+
+from autofedavg.report.read import Repeat, Results, Row
+
+
+def notes_of(results: Results) -> list[str]:
+    """What a reader must know to read the table of scores."""
+    notes = []
+    metrics = sorted({row.metric for row in results.rows})
+    data = f" Data: {results.data}." if results.data else ""
+    notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
+    tested = _tested(results)
+    notes.append(f"n counts all cases of a site; tested are {tested}.")
+    counts = sorted({len(row.whole()) for row in results.rows})
+    repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
+    folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
+    if folds:
+        which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
+        notes.append(f"Every repeat pools the test cases of {which}.")
+    baseline = results.row(results.baseline)
+    if baseline:
+        notes.append(
+            f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
+        )
+    learning = [r for row in results.rows for r in row.repeats if "learn_on" in r.config["method"]]
+    if learning:
+        learned = sorted({str(r.config["method"]["learn_on"]) for r in learning})
+        same = " (the cases that also select the models)" if any(map(selects, learning)) else ""
+        notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
+    last = [row.label for row in results.rows if _tested_last(row)]
+    if last:
+        rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
+        notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
+    notes += [
+        f"{named(row, repeat)}: gone on with on another machine or version."
+        for row in results.rows
+        for repeat in row.repeats
+        if moved(repeat)
+    ]
+    notes += [
+        f"{named(row, repeat)}: {repeat.state}, not counted."
+        for row in results.rows
+        for repeat in row.repeats
+        if not repeat.finished
+    ]
+    notes += [
+        f"{named(row, repeat)}: finished, but without test scores; not counted."
+        for row in results.rows
+        for repeat in row.repeats
+        if repeat.finished and not repeat.scores
+    ]
+    notes += missing_notes(results)
+    notes += _absences(results)
+    return notes + [
+        f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
+        for row in results.rows
+        for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole()))
+    ]
+
+
+def _tested(results: Results) -> str:
+    """Test cases per site, of the run that has most of them."""
+    found = dict.fromkeys(results.sites, 0)
+    for row in results.rows:
+        for scores in row.whole().values():
+            for site in results.sites:
+                names = {s.case for s in scores if s.site == site and s.split == "test"}
+                found[site] = max(found[site], len(names))
+            break  # all repeats test the same cases
+    if len(found) > 8:
+        return f"{sum(found.values())} in all"
+    return ", ".join(f"{count} of {site}" for site, count in found.items())
+
+
+def _absences(results: Results) -> list[str]:
+    """Rows in which not every site answered in every round."""
+    said = []
+    for row in results.rows:
+        lines = [line for repeat in row.repeats for line in repeat.rounds]
+        absent = sum(0 < len(line.get("answered") or []) < len(results.sites) for line in lines)
+        if absent:
+            said.append(
+                f"{row.label}: in {absent} of {len(lines)} rounds not every site answered; the "
+                "models of the others were averaged, with their weights scaled to a sum of one."
+            )
+    return said
+
+
+def missing_notes(results: Results) -> list[str]:
+    """A line per row of runs that the study asks for and that have no folder."""
+    by_row: dict[str, list[str]] = {}
+    for run in results.missing:
+        fold = "" if run.fold is None else f" of fold {run.fold}"
+        by_row.setdefault(run.label, []).append(f"{run.seed}{fold}")
+    return [
+        f"{label}: seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} missing, not begun."
+        for label, seeds in by_row.items()
+    ]
+
+
+def named(row: Row, repeat: Repeat) -> str:
+    """A run as notes and tables call it."""
+    fold = "" if repeat.fold is None else f", fold {repeat.fold}"
+    return f"{row.label}, seed {repeat.seed}{fold}"
+
+
+def _tested_last(row: Row) -> bool:
+    return any(repeat.config.get("select") == "last" for repeat in row.repeats)
+
+
+def selects(repeat: Repeat) -> bool:
+    """Whether the cases that the weights are learned on also choose the tested model."""
+    held = repeat.environment.get("data", {}).get("validation_is", "validation")
+    learned = repeat.config["method"]["learn_on"]
+    return repeat.config.get("select", "best") == "best" and learned in ("validation", held)
+
+
+def moved(repeat: Repeat) -> bool:
+    """Whether a resumed run went on with other hardware or software than it began with."""
+    about = repeat.environment
+    keys = ("versions", "device", "processor")
+    return any(entry[key] != about[key] for entry in about.get("resumed", []) for key in keys)
