@@ -288,7 +288,9 @@ def test_a_tracker_that_fails_is_a_warning_and_the_run_goes_on(
     home = tmp_path / "runs" / "tiny"
     home.mkdir(parents=True)
     (home / "tensorboard").write_text("in the way")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv(
+        "MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9"
+    )  # nobody listens there
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     code, _, err = say(
         "run", tiny, "--only", "fedavg", "--only", "n-dirichlet", "--out", tmp_path / "runs",
@@ -301,7 +303,9 @@ def test_a_tracker_that_fails_is_a_warning_and_the_run_goes_on(
     assert warnings[0].startswith("tensorboard: ")
     assert warnings[1].startswith("mlflow: ")
     assert "Traceback" not in err
-    assert "tracking stopped" in (home / "fedavg" / "seed-0" / "log.txt").read_text()
+    logged = (home / "fedavg" / "seed-0" / "log.txt").read_text()
+    assert "tracking stopped" in logged
+    assert "secret" not in logged + err  # a log is passed on with its run folder
     for row in ("fedavg", "n-dirichlet"):
         assert Ledger(home / row / "seed-0").status() == "finished"
     (home / "tensorboard").unlink()

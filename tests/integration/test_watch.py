@@ -273,7 +273,8 @@ def test_other_folders_are_refused(tmp_path, say) -> None:
     code, _, err = say("watch", tmp_path)
     assert code == 1
     assert "neither a run folder nor a study folder" in err
-    assert say("watch", tmp_path, "--every", "0")[0] == 2
+    for seconds in ("0", "nan", "inf"):
+        assert say("watch", tmp_path, "--every", seconds)[0] == 2
 
 
 def test_a_folder_that_vanishes_ends_the_watching(copy) -> None:

@@ -282,3 +282,15 @@ def test_what_stopped_says_how_to_go_on() -> None:
     failed = "\n".join(drawn(a_run(3, state="failed", error="disk full\n" * 9), 80, 24))
     assert failed.count("disk full") == 4
     assert "testing the models" in "\n".join(drawn(a_run(3, 300), 80, 24))
+
+
+def test_time_left_counts_the_longer_rounds_in_which_weights_are_learned() -> None:
+    """Nine rounds of one second and one of twenty: 2.9 seconds a round, not the median's one."""
+    from autofedavg.live.reading import _pace
+
+    now, lines = 0.0, [{"time": 0.0, "learned": False}]
+    for t in range(1, 51):
+        now += 20.0 if t % 10 == 0 else 1.0
+        lines.append({"time": now, "learned": t % 10 == 0})
+    assert _pace(lines) == pytest.approx(2.9)
+    assert _pace(lines[:1]) is None

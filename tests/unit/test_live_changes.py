@@ -113,3 +113,10 @@ def test_half_written_files_do_not_matter(home, content) -> None:
     assert look_at([home]).state == "running"
     end(home / "fedavg/seed-0", "finished")
     assert look_at([home]).state == "finished"
+
+
+@pytest.mark.parametrize("runs", ["null", "[1]", '[{"jobs": null}]', "{}"])
+def test_a_study_file_that_is_not_ours_is_looked_past(home, runs) -> None:
+    end(home / "fedavg" / "seed-0", "finished")
+    (home / "study.json").write_text(f'{{"runs": {runs}}}')
+    assert look_at([home]).state == "finished"
