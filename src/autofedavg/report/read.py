@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
 from autofedavg.experiment.ledger import Ledger, read_json, run_path, run_paths
+from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in
 
 
@@ -150,7 +150,7 @@ def _read(folder: Ledger) -> Repeat:
         config = tomllib.loads(text)
         environment = read_json(folder.path / "environment.json")
         rounds, scores = folder.rounds(), folder.scores()
-        _refuse_unfit(environment["data"]["cases"], config, rounds, scores)
+        refuse_unfit(environment["data"]["cases"], config, rounds, scores)
         return Repeat(
             folder.path,
             int(environment["seed"]),
@@ -168,37 +168,6 @@ def _read(folder: Ledger) -> Repeat:
             where=str(folder.path),
             remedy="leave it out of the report",
         ) from error
-
-
-def _refuse_unfit(
-    cases: Mapping[str, Any],
-    config: Mapping[str, Any],
-    rounds: Sequence[Mapping[str, Any]],
-    scores: Sequence[ScoreRow],
-) -> None:
-    """What no run writes, and what tables and figures could not be made from.
-
-    Raises:
-        ValueError, LookupError: with what is wrong.
-    """
-    _ = config["method"]["name"], config["task"]["name"]
-    for line in rounds:
-        alpha = line["alpha"]
-        if alpha is not None and len(alpha) != len(cases):
-            raise ValueError(f"round {line['t']} has {len(alpha)} weights, not {len(cases)}")
-        numbers = [line.get("validation", {}).get("mean"), *line.get("loss", {}).values()]
-        numbers += [a for per_site in alpha or [] for a in _listed(per_site)]
-        if not all(number is None or math.isfinite(number) for number in numbers):
-            raise ValueError(f"round {line['t']} has a number that is not finite")
-    for score in scores:
-        if score.site not in cases:
-            raise ValueError(f"scores.csv names {score.site}, which is no site of this run")
-        if not math.isfinite(score.value):
-            raise ValueError(f"the score of {score.case} is not finite")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _missing(paths: Sequence[Path]) -> Iterator[Missing]:

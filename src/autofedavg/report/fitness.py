@@ -1,0 +1,40 @@
+"""Whether what a run folder holds can be what a run wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autofedavg.evaluation import ScoreRow
+
+
+def refuse_unfit(
+    cases: Mapping[str, Any],
+    config: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    scores: Sequence[ScoreRow],
+) -> None:
+    """What no run writes, and what tables and figures could not be made from.
+
+    Raises:
+        ValueError, LookupError: with what is wrong.
+    """
+    _ = config["method"]["name"], config["task"]["name"]
+    for line in rounds:
+        alpha = line["alpha"]
+        if alpha is not None and len(alpha) != len(cases):
+            raise ValueError(f"round {line['t']} has {len(alpha)} weights, not {len(cases)}")
+        numbers = [line.get("validation", {}).get("mean"), *line.get("loss", {}).values()]
+        numbers += [a for per_site in alpha or [] for a in _listed(per_site)]
+        if not all(number is None or math.isfinite(number) for number in numbers):
+            raise ValueError(f"round {line['t']} has a number that is not finite")
+    for score in scores:
+        if score.site not in cases:
+            raise ValueError(f"scores.csv names {score.site}, which is no site of this run")
+        if not math.isfinite(score.value):
+            raise ValueError(f"the score of {score.case} is not finite")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
