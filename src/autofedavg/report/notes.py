@@ -63,16 +63,13 @@ def notes_of(results: Results) -> list[str]:
 
 def _tested(results: Results) -> str:
     """Test cases per site, of the run that has most of them."""
-    found = dict.fromkeys(results.sites, 0)
+    names: dict[str, set[str]] = {site: set() for site in results.sites}
     for row in results.rows:
-        for scores in row.whole().values():
-            for site in results.sites:
-                names = {s.case for s in scores if s.site == site and s.split == "test"}
-                found[site] = max(found[site], len(names))
-            break  # all repeats test the same cases
-    if len(found) > 8:
-        return f"{sum(found.values())} in all"
-    return ", ".join(f"{count} of {site}" for site, count in found.items())
+        for score in next(iter(row.whole().values()), []):  # all repeats test the same cases
+            names[score.site].add(score.case)
+    if len(names) > 8:
+        return f"{sum(map(len, names.values()))} in all"
+    return ", ".join(f"{len(cases)} of {site}" for site, cases in names.items())
 
 
 def _absences(results: Results) -> list[str]:

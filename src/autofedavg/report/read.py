@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,13 @@ class Row:
 
     def whole(self) -> dict[int, list[ScoreRow]]:
         """Seed -> scores, the folds of a cross-validation together; only seeds that have all."""
+        return self._whole
+
+    def summaries(self) -> list[Summary]:
+        return self._summaries
+
+    @cached_property  # a study on CIFAR-10 has millions of scores, and every table asks for them
+    def _whole(self) -> dict[int, list[ScoreRow]]:
         found: dict[int, list[ScoreRow]] = {}
         for seed in sorted({repeat.seed for repeat in self.finished}):
             mine = [repeat for repeat in self.finished if repeat.seed == seed]
@@ -63,7 +71,8 @@ class Row:
                 _refuse_doubles(mine, found[seed])
         return found
 
-    def summaries(self) -> list[Summary]:
+    @cached_property
+    def _summaries(self) -> list[Summary]:
         return [summarise(scores, self.metric) for scores in self.whole().values()]
 
 
