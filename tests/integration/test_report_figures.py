@@ -145,7 +145,7 @@ def test_matrices_are_those_of_the_summaries(study) -> None:
     figure = figures_of(study)["matrices"]
     results = read_results([study])
     for row in results.rows:
-        found = [summarise(scores, "dice").matrix for scores in row.whole().values()]
+        found = [summarise(scores, "dice").matrix for scores in row.whole.values()]
         for cell in (cell for cell in figure.data if cell["row"] == row.label):
             wanted = [100 * matrix[cell["model"]][cell["tested on"]] for matrix in found]
             assert cell["score"] == pytest.approx(statistics.fmean(wanted))
@@ -155,7 +155,7 @@ def test_matrices_are_those_of_the_summaries(study) -> None:
 def test_differences_and_their_test(study) -> None:
     figure = figures_of(study)["differences"]
     results = read_results([study])
-    scores = {row.name: case_means(list(row.whole().values()), "dice") for row in results.rows}
+    scores = {row.name: case_means(list(row.whole.values()), "dice") for row in results.rows}
     for item in figure.data:
         key = (item["site"], item["case"])
         name = item["row"].lower()
@@ -178,7 +178,7 @@ def test_the_interval_study_takes_rows_that_differ_in_t0_alone(tmp_path, study) 
     figure = figures_of(interval)["interval"]
     assert [(item["row"], item["t0"]) for item in figure.data] == [("T1", 1), ("T5", 5)]
     results = read_results([interval])
-    averages = [100 * s.global_test_avg for s in results.row("t5").summaries()]
+    averages = [100 * s.global_test_avg for s in results.row("t5").summaries]
     assert figure.data[1]["score"] == pytest.approx(statistics.fmean(averages))
     assert figure.data[1]["high"] - figure.data[1]["score"] == pytest.approx(
         statistics.stdev(averages)

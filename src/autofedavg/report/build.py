@@ -18,8 +18,9 @@ from autofedavg.report.costs import time_table, traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.examples import Examples, example_cases
 from autofedavg.report.figures import all_figures
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.formats import FORMATS
-from autofedavg.report.gallery import groups, sheet
+from autofedavg.report.gallery import Group, groups, sheet
 from autofedavg.report.page import Drawn, drawn, page
 from autofedavg.report.provenance import (
     data_table,
@@ -60,18 +61,18 @@ class Report:
         made: dict[str, Callable[[], bytes]] = {}
         for table in (table for part in self.tables.values() for table in part):
             for ending, write in FORMATS.values():
-                made[f"tables/{table.name}.{ending}"] = partial(_encoded, write, table)
+                made[f"tables/{table.name}.{ending}"] = _text(write, table)
         for figure in (figure for part in self.figures.values() for figure in part):
             name = f"figures/{figure.figure.name}"
             made[f"{name}.svg"] = partial(str.encode, figure.svg)
             made[f"{name}.pdf"] = partial(draw.pdf, figure.svg)
-            made[f"{name}.csv"] = partial(_csv, figure)
+            made[f"{name}.csv"] = _text(Figure.csv, figure.figure)
         for group in groups(self.examples):
-            drawing = partial(sheet, group, self.examples.key)
-            made[f"figures/{group.name}.svg"] = partial(_svg, drawing)
-            made[f"figures/{group.name}.pdf"] = partial(_pdf, drawing)
+            drawing = partial(sheet, key=self.examples.key)
+            made[f"figures/{group.name}.svg"] = _text(drawing, group)
+            made[f"figures/{group.name}.pdf"] = partial(_pdf, drawing, group)
         for row in self.results.rows:
-            made[f"cases/{stem(row.name)}.csv"] = partial(_encoded, case_file, row)
+            made[f"cases/{stem(row.name)}.csv"] = _text(case_file, row)
         return made
 
     def write(self, out: Path, progress: Progress | None = None) -> Path:
@@ -166,17 +167,9 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
     return {part: [table for table in made if table] for part, made in parts.items()}
 
 
-def _encoded(write: Callable[[Any], str], what: Any) -> bytes:
-    return write(what).encode()
+def _text(write: Callable[[Any], str], what: Any) -> Callable[[], bytes]:
+    return lambda: write(what).encode()
 
 
-def _svg(drawing: Callable[[], str]) -> bytes:
-    return drawing().encode()
-
-
-def _pdf(drawing: Callable[[], str]) -> bytes:
-    return draw.pdf(drawing())
-
-
-def _csv(figure: Drawn) -> bytes:
-    return figure.figure.csv().encode()
+def _pdf(drawing: Callable[[Group], str], group: Group) -> bytes:
+    return draw.pdf(drawing(group))

@@ -45,13 +45,13 @@ def case_file(row: Row) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["seed", "model", "site", "split", "case", "metric", "value"])
-    for seed, scores in row.whole().items():
+    for seed, scores in row.whole.items():
         writer.writerows([seed, *score[:-1], repr(score.value)] for score in scores)
     return out.getvalue()
 
 
 def _table(row: Row) -> CaseTable:
-    whole = list(row.whole().values())
+    whole = list(row.whole.values())
     found = {score.model for scores in whole for score in scores}
     models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
     means = {model: case_means(whole, row.metric, model) for model in models}

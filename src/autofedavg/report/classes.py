@@ -13,7 +13,7 @@ def classes_table(results: Results) -> Table | None:
         {
             score.metric
             for row in results.rows
-            for scores in row.whole().values()
+            for scores in row.whole.values()
             for score in scores
             if score.metric.startswith(f"{row.metric}:")
         }
@@ -31,6 +31,4 @@ def classes_table(results: Results) -> Table | None:
 
 
 def _cell(row: Row, metric: str) -> Cell:
-    return percent_cell(
-        summarise(scores, metric).global_test_avg for scores in row.whole().values()
-    )
+    return percent_cell(summarise(scores, metric).global_test_avg for scores in row.whole.values())

@@ -13,7 +13,7 @@ def notes_of(results: Results) -> list[str]:
     notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
     tested = _tested(results)
     notes.append(f"n counts all cases of a site; tested are {tested}.")
-    counts = sorted({len(row.whole()) for row in results.rows})
+    counts = sorted({len(row.whole) for row in results.rows})
     repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
     notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
     folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
@@ -57,7 +57,7 @@ def notes_of(results: Results) -> list[str]:
     return notes + [
         f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
         for row in results.rows
-        for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole()))
+        for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole))
     ]
 
 
@@ -65,7 +65,7 @@ def _tested(results: Results) -> str:
     """Test cases per site, of the run that has most of them."""
     names: dict[str, set[str]] = {site: set() for site in results.sites}
     for row in results.rows:
-        for score in next(iter(row.whole().values()), []):  # all repeats test the same cases
+        for score in next(iter(row.whole.values()), []):  # all repeats test the same cases
             names[score.site].add(score.case)
     if len(names) > 8:
         return f"{sum(map(len, names.values()))} in all"

@@ -42,7 +42,7 @@ def scored_cases(row: Row, seed: int) -> dict[tuple[str, str], Tested]:
 
 def shared_seed(one: Row, other: Row) -> int | None:
     """The lowest seed that both rows have finished, in all folds, with a global model."""
-    seeds = sorted(one.whole().keys() & other.whole().keys())
+    seeds = sorted(one.whole.keys() & other.whole.keys())
     return next((s for s in seeds if scored_cases(one, s) and scored_cases(other, s)), None)
 
 
@@ -82,7 +82,7 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
 
 def _validation(row: Row) -> float | None:
     """The mean validation score of the models that a row selected, over its seeds and folds."""
-    counted = row.whole()
+    counted = row.whole
     found = [_selected(repeat) for repeat in row.finished if repeat.seed in counted]
     known = [score for score in found if score is not None]
     return statistics.fmean(known) if known else None

@@ -54,15 +54,9 @@ class Row:
         """Those that count: finished, with test scores."""
         return tuple(repeat for repeat in self.repeats if repeat.finished and repeat.scores)
 
+    @cached_property  # a study on CIFAR-10 has millions of scores, and every table asks for them
     def whole(self) -> dict[int, list[ScoreRow]]:
         """Seed -> scores, the folds of a cross-validation together; only seeds that have all."""
-        return self._whole
-
-    def summaries(self) -> list[Summary]:
-        return self._summaries
-
-    @cached_property  # a study on CIFAR-10 has millions of scores, and every table asks for them
-    def _whole(self) -> dict[int, list[ScoreRow]]:
         found: dict[int, list[ScoreRow]] = {}
         for seed in sorted({repeat.seed for repeat in self.finished}):
             mine = [repeat for repeat in self.finished if repeat.seed == seed]
@@ -72,8 +66,8 @@ class Row:
         return found
 
     @cached_property
-    def _summaries(self) -> list[Summary]:
-        return [summarise(scores, self.metric) for scores in self.whole().values()]
+    def summaries(self) -> list[Summary]:
+        return [summarise(scores, self.metric) for scores in self.whole.values()]
 
 
 class Missing(NamedTuple):

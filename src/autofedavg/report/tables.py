@@ -53,7 +53,7 @@ def scores_table(results: Results) -> Table:
     against = case_scores(baseline) if baseline else {}
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row in results.rows:
-        summaries = row.summaries()
+        summaries = row.summaries
         if summaries and summaries[0].matrix and not summaries[0].by_site:
             rows += _local_rows(row, summaries, list(results.sites))
         else:
@@ -72,7 +72,7 @@ def weights_table(results: Results) -> Table | None:
     """Each row's aggregation weights in the last round; layer-wise ones as their mean."""
     rows = []
     for row in results.rows:
-        counted = row.whole()
+        counted = row.whole
         lasts = [
             repeat.rounds[-1]
             for repeat in row.finished
@@ -142,12 +142,12 @@ def _local_columns(summaries: Sequence[Summary]) -> tuple[Cell, Cell]:
 
 def case_scores(row: Row) -> dict[tuple[str, str], float]:
     """(site, case) -> the global model's test score, mean over the repeats."""
-    return case_means(list(row.whole().values()), row.metric)
+    return case_means(list(row.whole.values()), row.metric)
 
 
 def mean_global(row: Row) -> float | None:
     """A row's global test avg in percent, mean over its repeats, as in the table."""
-    return _cell(_percent(summary.global_test_avg for summary in row.summaries())).value
+    return _cell(_percent(summary.global_test_avg for summary in row.summaries)).value
 
 
 def _percent(values: Iterable[float | None]) -> list[float]:

@@ -70,7 +70,7 @@ def _verdict(test: Paired) -> str:
 
 
 def _caution(results: Results) -> list[str]:
-    counts = {len(row.whole()) for row in results.rows}
+    counts = {len(row.whole) for row in results.rows}
     said = []
     if max(counts) <= 1:
         said.append(
@@ -79,7 +79,7 @@ def _caution(results: Results) -> list[str]:
         )
     elif len(counts) > 1:
         said.append("Rows have different numbers of repeats; see the notes below the table.")
-    seeds = {tuple(row.whole()) for row in results.rows if row.whole()}
+    seeds = {tuple(row.whole) for row in results.rows if row.whole}
     if len(seeds) > 1:
         said.append("Rows were not run with the same seeds; see the table of runs.")
     unfinished = sum(not repeat.finished for row in results.rows for repeat in row.repeats)

@@ -9,6 +9,7 @@ from autofedavg.report.figures.figure import (
     HEIGHT,
     INK,
     MOST_LINES,
+    SLIDER,
     WIDTH,
     Data,
     Figure,
@@ -18,6 +19,7 @@ from autofedavg.report.figures.figure import (
     every,
     panels,
     row_filter,
+    slider,
     thinned,
     tooltip,
 )
@@ -31,7 +33,6 @@ from autofedavg.report.figures.series import (
 from autofedavg.report.read import Results, Row
 
 MOST_CURVES = 10
-SLIDER = "round"
 TALL, LETTERS = 150, 12  # pixels of a panel, and of a line of words beside its curves
 ROUND: Spec = {"field": "t", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}}
 
@@ -184,7 +185,8 @@ def _per_site(
         panel = {"height": TALL, "layer": _lines(sites, value, shape, zero, len(drawn), tips)}
     shown = row_filter(kept)
     if not many:
-        shown["params"].append(_slider(drawn, stride))
+        rounds = sorted({item["t"] for item in drawn})
+        shown["params"].append(slider(rounds[0], rounds[-1], stride))
     spec = {
         **shown,
         "data": {"values": drawn},
@@ -266,14 +268,6 @@ def apart(values: Sequence[float], gap: float) -> list[float]:
         for middle, size in groups
         for number in range(size)
     ]
-
-
-def _slider(drawn: Data, stride: int) -> Spec:
-    """Through the rounds that are drawn."""
-    rounds = sorted({item["t"] for item in drawn})
-    low, high = rounds[0], rounds[-1]
-    bind = {"input": "range", "min": low, "max": high, "step": stride, "name": "round "}
-    return {"name": SLIDER, "value": high, "bind": bind}
 
 
 def _last_values(drawn: Data, value: str, shape: str, many: bool) -> str:

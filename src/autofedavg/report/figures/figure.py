@@ -22,6 +22,7 @@ MOST_MARKS = 3000  # data rows drawn in one figure; the table behind it keeps al
 MOST_PANELS = 24
 MOST_FIGURES = 8  # of one kind, a row each
 MOST_LINES = 10  # sites that colours can tell apart; more are drawn as a heat map
+SLIDER = "round"  # parameter that sliders set
 SHOWN = "shown_rows"  # parameter that the page's checkboxes set
 
 # Okabe and Ito's colours without those that vanish on white or black paper; a lighter blue.
@@ -167,6 +168,12 @@ def colours(sites: Sequence[str], title: str = "site") -> Spec:
         "title": title,
         "scale": {"domain": list(sites), "range": list(COLOURS[: len(sites)])},
     }
+
+
+def slider(first: int, last: int, step: int = 1) -> Spec:
+    """A slider through rounds, at the last one to begin with."""
+    bind = {"input": "range", "min": first, "max": last, "step": step, "name": "round "}
+    return {"name": SLIDER, "value": last, "bind": bind}
 
 
 def tooltip(*fields: tuple[str, str]) -> list[Spec]:

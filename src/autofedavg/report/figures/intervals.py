@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofedavg.report.figures.dirichlet import marginal_intervals
-from autofedavg.report.figures.figure import COLOURS, Data, Figure, Spec, tooltip
+from autofedavg.report.figures.figure import COLOURS, Data, Figure, Spec, slider, tooltip
 from autofedavg.report.figures.series import which
 from autofedavg.report.figures.states import (
     NOW,
     State,
     behind_slider,
     on_paper,
-    slider,
     states_of,
     steps,
 )
@@ -31,7 +30,7 @@ def intervals(row: Row, sites: Sequence[str], said: str) -> Figure:
     bars = _bars(sites, tips)
     spec: Spec = {
         "data": {"values": drawn},
-        "params": [slider(every[-1]["t"])],
+        "params": [slider(0, every[-1]["t"])],
         "transform": [{"filter": NOW}],
         "width": 420,
         "height": {"step": 20},

@@ -134,7 +134,7 @@ def matrix_figure(results: Results) -> Figure | None:
     data: Data = []
     for row in results.rows:
         cells: dict[tuple[str, str], list[float]] = {}
-        for summary in row.summaries():
+        for summary in row.summaries:
             for model, scores in summary.matrix.items():
                 for site, value in scores.items():
                     cells.setdefault((model, site), []).append(100 * value)
@@ -205,7 +205,7 @@ def interval_figure(results: Results) -> Figure | None:
     data: Data = []
     for rows in groups.values():
         if len({row.repeats[0].config["method"]["t0"] for row in rows}) > 1:
-            data += [_point(row, rows[0].label) for row in rows if row.summaries()]
+            data += [_point(row, rows[0].label) for row in rows if row.summaries]
     if len({item["t0"] for item in data}) < 2:
         return None
     x: Spec = {"field": "t0", "type": "quantitative", "title": "t0, rounds between two calls",
@@ -233,7 +233,7 @@ def interval_figure(results: Results) -> Figure | None:
 
 
 def _point(row: Row, study: str) -> dict[str, float | str | int]:
-    scores = [100 * s.global_test_avg for s in row.summaries() if s.global_test_avg is not None]
+    scores = [100 * s.global_test_avg for s in row.summaries if s.global_test_avg is not None]
     mean, spread = mean_and_spread(scores)
     return {
         "row": row.label,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autofedavg.report.figures.figure import Data, Spec
+from autofedavg.report.figures.figure import SLIDER, Data
 from autofedavg.report.figures.series import first
 from autofedavg.report.read import Row
 
 State = Mapping[str, Any]
 CHOSEN = (0.0, 0.1, 1 / 6, 1.0)  # of T: the paper shows rounds 0, 30, 50 and 300 of 300
 MOST_STATES = 60  # states behind a slider; rounds between two show the earlier one
-SLIDER = "round"
 NOW = f"datum.t <= {SLIDER} && {SLIDER} < datum.until"  # filters the state the slider is at
 
 
@@ -46,15 +45,6 @@ def steps(states: Sequence[State]) -> str:
 def on_paper(states: Sequence[State]) -> list[int]:
     """The rounds that a still picture shows."""
     return [states[place]["t"] for place in _chosen(len(states) - 1)]
-
-
-def slider(T: int) -> Spec:
-    """A slider from round 0 to T."""
-    return {
-        "name": SLIDER,
-        "value": T,
-        "bind": {"input": "range", "min": 0, "max": T, "step": 1, "name": "round "},
-    }
 
 
 def words_of(state: State) -> str:

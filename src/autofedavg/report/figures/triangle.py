@@ -9,15 +9,22 @@ import numpy as np
 
 from autofedavg.errors import printable
 from autofedavg.report.figures.dirichlet import HALF_HEIGHT, LEVELS, on_triangle, outlines
-from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec, tooltip
+from autofedavg.report.figures.figure import (
+    COLOURS,
+    INK,
+    SLIDER,
+    Data,
+    Figure,
+    Spec,
+    slider,
+    tooltip,
+)
 from autofedavg.report.figures.series import layer_wise, which
 from autofedavg.report.figures.states import (
     NOW,
-    SLIDER,
     behind_slider,
     nested,
     on_paper,
-    slider,
     states_of,
     steps,
     table_of,
@@ -63,7 +70,7 @@ def triangle(row: Row, sites: Sequence[str], said: str) -> Figure:
     datasets = {"spots": spots, "lines": lines, "words": words, "frame": _frame()}
     spec: Spec = {
         "datasets": datasets,
-        "params": [slider(T)],
+        "params": [slider(0, T)],
         "width": 1.6 * SIDE,
         "height": 1.6 * SIDE * 0.9,
         "layer": moving,
@@ -180,15 +187,10 @@ def _ring(ring: np.ndarray) -> dict[str, list[float]]:
 
 def _frame() -> Data:
     """The triangle, and lines of equal weight at a quarter, a half and three quarters."""
-    corners = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0)]
-    paths = [corners]
+    paths: list[list[tuple[float, ...]]] = [[(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0)]]
     for share in (0.25, 0.5, 0.75):
-        for k in range(3):
-            one = [0.0, 0.0, 0.0]
-            other = [0.0, 0.0, 0.0]
-            one[k] = other[k] = share
-            one[(k + 1) % 3], other[(k + 2) % 3] = 1 - share, 1 - share
-            paths.append([tuple(one), tuple(other)])  # type: ignore[list-item]
+        ends = [(share, 1 - share, 0.0), (share, 0.0, 1 - share)]
+        paths += [[end[-k:] + end[:-k] for end in ends] for k in range(3)]
     return [
         {"line": number, "order": order, "x": on_triangle(point)[0], "y": on_triangle(point)[1]}
         for number, path in enumerate(paths)
