@@ -58,13 +58,17 @@ class RunConfig:
         self.task, self.training, self.method = task, training, method
         self.folds: tuple[int, ...] = ()
 
-    def check(self) -> None:
-        """Refuses settings that do not fit the sites, whose names are looked up for it.
+    def check(self, names: Sequence[str] | None = None) -> None:
+        """Refuses settings that do not fit the sites.
+
+        Args:
+            names: of the sites; looked up in the data when None.
 
         Raises:
             ConfigError: the method or the quorum does not fit.
         """
-        sites, quorum = len(self.task.site_names()), self.general.quorum
+        sites = len(self.task.site_names() if names is None else names)
+        quorum = self.general.quorum
         learns_on = self.method.learns_on
         self.method.check(sites)
         if learns_on and not self.task.has(learns_on):
@@ -101,12 +105,16 @@ class RunConfig:
 
     def resolved(self, progress: Progress | None = None) -> RunConfig:
         """The row with what its task leaves to the data worked out."""
-        return self._with(self.task.resolved(progress), self.folds)
+        return self.with_task(self.task.resolved(progress))
 
     def on_fold(self, fold: int, folds: Sequence[int]) -> RunConfig:
         """The row with this fold tested, one of several."""
         given = self.task.model_dump(exclude_unset=True)
         return self._with(type(self.task).model_validate({**given, "fold": fold}), folds)
+
+    def with_task(self, task: Task) -> RunConfig:
+        """The row with another task."""
+        return self._with(task, self.folds)
 
     def _with(self, task: Task, folds: Sequence[int]) -> RunConfig:
         made = RunConfig(self.name, self.label, self.general, task, self.training, self.method)
