@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch
-	$(BIN)/pip install --quiet --editable '.[dev,report,tensorboard,mlflow,onnx]'
+	$(BIN)/pip install --quiet --editable '.[dev,report,tensorboard,mlflow,onnx,flare,flower]'
 	@touch $@
 
 demo: $(READY)  ## three hospitals, the rows of the paper's Table 2, in minutes

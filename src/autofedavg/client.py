@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from autofedavg import algorithm
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.ensemble import Ensemble
-from autofedavg.errors import AutoFedAvgError, DataError
+from autofedavg.errors import DataError, TrainingError
 from autofedavg.forms import form_of
 from autofedavg.notes import Note, Site, arrays_of, model_of
 from autofedavg.seeds import Purpose, Seeds, global_seed
@@ -150,7 +150,7 @@ class Client:
             "class_counts": self.class_counts,
         }
         if verb not in verbs:
-            raise AutoFedAvgError(f"unknown request {verb!r}", where=f"client {self.site}")
+            raise TrainingError(f"unknown request {verb!r}", where=f"client {self.site}")
         return verbs[verb](note)
 
     def local_train(self, note: Note) -> Note:
@@ -220,7 +220,7 @@ class Client:
     def validate_local(self, note: Note) -> Note:
         own = self.shelf.own()
         if own is None:
-            raise AutoFedAvgError("has no trained model to validate", where=f"client {self.site}")
+            raise TrainingError("has no trained model to validate", where=f"client {self.site}")
         scores = self._score(own, "validation")
         metric = note.facts["metric"]
         values = [score.value for score in scores if score.metric == metric]
@@ -269,7 +269,7 @@ class Client:
             bad = (~torch.isfinite(losses)).nonzero()
             step = int(bad[0]) + 1 if len(bad) else len(losses)
             at = place if "step" in place else f"{place}, step {step}"
-            raise AutoFedAvgError(
+            raise TrainingError(
                 f"the loss is {float(losses[step - 1])}",
                 where=f"client {self.site}, {at}",
                 remedy="lower training.learning_rate, or look at this site's images and labels",

@@ -5,6 +5,7 @@ AutoFedAvgError
 ├── DataError         data is missing, damaged or does not fit together
 ├── FederationError   a client did not answer, or answered something that cannot be used
 ├── RunError          a run folder, a checkpoint or the machine failed
+├── TrainingError     training at a client went wrong; says nothing of its data
 └── MissingExtra      an optional package is not installed
 """
 
@@ -57,6 +58,10 @@ class FederationError(AutoFedAvgError):
 
 class RunError(AutoFedAvgError):
     """A run folder, a checkpoint or the machine failed."""
+
+
+class TrainingError(AutoFedAvgError):
+    """Training at a client went wrong; holds no name of a file or a case, so it may be sent on."""
 
 
 class MissingExtra(AutoFedAvgError):

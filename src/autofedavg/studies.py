@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
-from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json, read_toml, run_path
+from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import Seen, check_run, run
+from autofedavg.experiment.run import Seen, check_run
 from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import checked_device
-
-log = logging.getLogger(__name__)
 
 
 class Observer:
@@ -205,28 +202,14 @@ def _run_one(
     check_run(config.method, config.T, select, problem)
     with clients(problem, config.training, seeds, used, quorum) as federation:
         w0, layout = problem.initial(seeds)
-        if not known:
+
+        def about() -> dict[str, Any]:
             data = config.task.describe()
             layers = config.method.layer_names(layout)
-            about = about_run(used, federation, seed, data, problem.metric, config.folds, layers)
-            RunFolder.create(path, config.to_toml(), about)
-        folder = RunFolder(path)
-        with folder.lock(), _log_to(path / "log.txt"):
-            if known:
-                folder.note_resumption(environment(str(used.device)))
-            log.info("%s, seed %d, rounds %d", config.name, seed, config.T)
-            run(
-                config.method,
-                config.T,
-                federation,
-                w0,
-                layout,
-                problem.metric,
-                folder,
-                observer.round,
-                select,
-            )
-            log.info("finished")
+            return about_run(used, federation, seed, data, problem.metric, config.folds, layers)
+
+        work = Work(config, seed, federation, w0, layout, str(used.device), about)
+        run_row(path, work, observer.round)
 
 
 def _refuse_other_data(path: Path, task: Task) -> None:
@@ -281,19 +264,3 @@ def _write_study(home: Path, study: Study) -> None:
     with disk_errors(home):
         home.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
-
-
-@contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    package = logging.getLogger("autofedavg")
-    level = package.level
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
-        package.setLevel(level)
-        handler.close()

@@ -62,10 +62,16 @@ class Task(Settings):
     """A frozen set of settings with one verb; subclasses add a `name` and override `problem`.
 
     Attributes:
-        paths: names of settings that hold paths; in a study they begin at the study's folder.
+        paths: names of settings that hold paths; in a study they begin at the study's folder, and
+            in a deployment each site has its own.
+        metric: the score by which models are chosen; higher is better.
+        private_names: whether the names of cases may tell something of patients or places; such
+            names do not leave a site.
     """
 
     paths: ClassVar[tuple[str, ...]] = ()
+    metric: ClassVar[str] = "dice"
+    private_names: ClassVar[bool] = True
 
     def resolved(self, progress: Progress | None = None) -> Self:
         """A copy with every setting worked out that was left to the data."""

@@ -20,7 +20,14 @@ from torch import Tensor
 
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.client import Client
-from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError
+from autofedavg.errors import (
+    AutoFedAvgError,
+    ConfigError,
+    DataError,
+    MissingExtra,
+    RunError,
+    TrainingError,
+)
 from autofedavg.notes import Lost, Note
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
@@ -191,7 +198,7 @@ class Worker:
 
 _CARRIED: dict[str, type[AutoFedAvgError]] = {
     kind.__name__: kind
-    for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError)
+    for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError, TrainingError)
 }
 
 

@@ -52,6 +52,10 @@ class Seen:
 Watcher = Callable[[Seen], None]
 
 
+class Paused(AutoFedAvgError):
+    """The run stops here on purpose, after a checkpoint, to be gone on with."""
+
+
 @dataclass
 class Best:
     """The best models so far: their scores and rounds; the models themselves are on disk."""
@@ -77,8 +81,17 @@ class Desk:
         return have_validation(self.federation.sites)
 
 
-def check_run(method: Method, T: int, select: Select, problem: Problem) -> None:
+def check_run(
+    method: Method, T: int, select: Select, problem: Problem, sites: Sequence[Site] | None = None
+) -> None:
     """Refuses, before any work, a run that could not go to its end.
+
+    Args:
+        method: what is to be run.
+        T: the last round.
+        select: which models are tested.
+        problem: what is learned.
+        sites: who takes part, where the problem itself has no data.
 
     Raises:
         ConfigError: the method cannot use the network or the data, or nothing can be selected.
@@ -86,7 +99,7 @@ def check_run(method: Method, T: int, select: Select, problem: Problem) -> None:
     with global_seed(0):
         network = problem.network()
     method.check_network(network, T)
-    sites = problem.roster()
+    sites = problem.roster() if sites is None else sites
     if have_validation(sites):
         return
     without = next(site.name for site in sites if not site.cases.get("validation"))
@@ -147,7 +160,7 @@ def run(
             federation.training_over = True
             _test(desk, best, watch)
             folder.set_status("finished")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Paused):
         folder.set_status("interrupted")
         raise
     except AutoFedAvgError as error:

@@ -33,6 +33,8 @@ class Cifar10(Task):
 
     paths: ClassVar[tuple[str, ...]] = ("root",)
     may_lack_validation: ClassVar[bool] = True
+    metric: ClassVar[str] = "accuracy"
+    private_names: ClassVar[bool] = False
 
     name: Literal["cifar10"] = "cifar10"
     root: str = setting(
@@ -125,7 +127,7 @@ class Cifar10(Task):
                 len(parts["holdout"]),
                 self.train_on_holdout,
             )
-        return Problem(self.network, cifar_loss, sites, "accuracy")
+        return Problem(self.network, cifar_loss, sites, self.metric)
 
     def split(self, data: Cifar10Data) -> Split:
         """Site -> split -> indices of images, in the official order of the files.

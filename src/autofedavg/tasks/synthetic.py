@@ -95,6 +95,7 @@ class Synthetic(GridTask):
     """Lesions in three generated hospitals."""
 
     paths: ClassVar[tuple[str, ...]] = ("cache",)
+    private_names: ClassVar[bool] = False
 
     name: Literal["synthetic"] = "synthetic"
     seed: int = setting(0, origin="ours", help="seed of the volumes, apart from the run's", ge=0)

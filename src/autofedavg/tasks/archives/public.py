@@ -41,6 +41,7 @@ class PublicTask(ImageTask):
     """
 
     paths: ClassVar[tuple[str, ...]] = ("root", "cache")
+    private_names: ClassVar[bool] = False  # they are published
     sources: ClassVar[Mapping[str, Source]]
     heading: ClassVar[str]
     published: ClassVar[str]

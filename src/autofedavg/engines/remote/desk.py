@@ -1,0 +1,144 @@
+"""A site's side of a job, engine-free: its data, network and models, kept between requests.
+
+What leaves a site passes here. Errors leave without the names of files and cases, which stay in the
+site's own log; where the names of cases are private, numbers leave instead.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autofedavg import __version__
+from autofedavg.client import Client, MemoryShelf
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.sitefile import read_site_file
+from autofedavg.errors import AutoFedAvgError, DataError, TrainingError
+from autofedavg.experiment.store import write_atomically
+from autofedavg.notes import Note
+from autofedavg.seeds import Seeds, global_seed
+from autofedavg.task import Task
+from autofedavg.workbench import Workbench, checked_device
+
+log = logging.getLogger(__name__)
+
+
+class Refused(AutoFedAvgError):
+    """This site cannot take part; says nothing of its data, so it may be sent on."""
+
+
+class SiteDesk:
+    """Answers a server's requests for one job.
+
+    Args:
+        text: the job, as `Job.text` makes it.
+        site: the name the engine vouches for.
+        local: the site's own file.
+
+    Nothing heavy happens before the first answer. Requests are answered one at a time.
+    """
+
+    def __init__(self, text: str, site: str, local: Path | None = None) -> None:
+        self.site = site
+        self._text, self._local = text, local
+        self._turn = threading.Lock()
+        self._client: Client | None = None
+        self._said: dict[str, Any] = {}
+        self._task: Task | None = None
+
+    def answer(self, verb: str, note: Note) -> Note:
+        """Answers one request; an error is an answer too."""
+        with self._turn:
+            try:
+                client = self._ready()
+                if verb == "hello":
+                    return Note({}, dict(self._said))
+                return self._without_names(verb, note, client.answer(verb, note))
+            except (Refused, TrainingError) as error:
+                log.exception("%s: %s", self.site, verb)
+                what = error.what
+            except AutoFedAvgError as error:
+                log.exception("%s: %s", self.site, verb)
+                what = f"{type(error).__name__}, and this site's own log says more"
+            except Exception as error:
+                log.exception("%s: %s", self.site, verb)
+                what = f"{type(error).__name__} in {verb}, and this site's own log says more"
+        return Note({}, {"error": what})
+
+    def _ready(self) -> Client:
+        """The client, with its data prepared; made at the first request."""
+        if self._client is None:
+            job = self._read()
+            mine = read_site_file(self._local)
+            task = mine.placed(job.row.task, str(self._local))
+            threads = mine.threads or job.threads
+            if threads:
+                torch.set_num_threads(threads)
+            device = checked_device(mine.device)
+            problem = task.problem()
+            if self.site not in problem.sites:
+                raise DataError(
+                    f"there are cases of {', '.join(problem.sites)}, and this is {self.site}",
+                    where=str(self._local),
+                    remedy="write this site's name, as the engine knows it, into the data list",
+                )
+            with global_seed(0):
+                network = problem.network()
+            bench = Workbench(network, problem.loss, job.row.training, device)
+            if bench.layout.describe() != job.network:
+                raise Refused(
+                    f"its network has {bench.layout.size} values of another shape than the "
+                    "job's: other versions of MONAI or PyTorch, perhaps"
+                )
+            data, about = problem.sites[self.site], task.describe()
+            self._said = {
+                "version": __version__,
+                "network": job.network,
+                "torch": str(torch.__version__),
+                "cases": {split: int(n) for split, n in data.cases().items()},
+                "split_sha256": about.get("split_sha256", ""),
+                "content_sha256": about.get("content_sha256", ""),
+            }
+            self._task = task
+            self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryShelf())
+        return self._client
+
+    def _read(self) -> Job:
+        try:
+            job = Job.read(self._text, "the job")
+        except AutoFedAvgError as error:
+            raise Refused(error.what) from error
+        if self.site not in job.sites:
+            raise Refused(f"{self.site} is not a site of this job: {', '.join(job.sites)}")
+        return job
+
+    def _without_names(self, verb: str, note: Note, answer: Note) -> Note:
+        """Scores with numbers instead of the names of cases, where names are private."""
+        if verb != "evaluate" or self._task is None or not self._task.private_names:
+            return answer
+        scores = answer.facts["scores"]
+        split = str(note.facts["split"])
+        names = sorted({name for name, _, _ in scores})
+        numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
+        self._keep_names(split, numbers)
+        renamed = [[numbers[name], metric, value] for name, metric, value in scores]
+        return Note(answer.arrays, {**answer.facts, "scores": renamed})
+
+    def _keep_names(self, split: str, numbers: dict[str, str]) -> None:
+        """Which number is which case, beside the site's own file, for the site alone."""
+        if self._local is None:
+            return
+        table = io.StringIO()
+        rows = csv.writer(table)
+        rows.writerow(["number", "case"])
+        rows.writerows([number, name] for name, number in numbers.items())
+        path = self._local.with_name(f"autofedavg-{split}-cases.csv")
+        content = table.getvalue().encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content)

@@ -1,0 +1,129 @@
+"""One row with one seed, as it is sent to a real engine: settings, never code, data or paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofedavg import __version__
+from autofedavg.averaging import Layout
+from autofedavg.errors import ConfigError
+from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.ledger import run_path
+from autofedavg.experiment.rows import RunConfig
+from autofedavg.seeds import global_seed
+
+SCHEMA = 1
+WAIT = 600.0  # seconds: sites may have to prepare their data
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run for a real engine.
+
+    Attributes:
+        study: the study's name, a folder at the server.
+        row: the row, resolved; its paths are empty: each site has its own.
+        seed: of the run.
+        sites: who takes part, by the names the engine knows them by.
+        network: a digest of the network's names and shapes.
+        wait: seconds the server waits for the sites to join.
+        threads: of every site's computation, as far as the site's own file says nothing; None for
+            all cores.
+        supervised: whether somebody starts the job anew where it ends early.
+    """
+
+    study: str
+    row: RunConfig
+    seed: int
+    sites: tuple[str, ...]
+    network: str
+    wait: float = WAIT
+    threads: int | None = None
+    supervised: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        study: str,
+        row: RunConfig,
+        seed: int,
+        sites: Sequence[str],
+        *,
+        wait: float = WAIT,
+        threads: int | None = None,
+        supervised: bool = False,
+    ) -> Job:
+        """The job of a resolved row."""
+        with global_seed(0):
+            network = row.task.network()
+        row.method.check_network(network, row.T)
+        digest = Layout.of(network).describe()
+        return cls(study, row, seed, tuple(sorted(sites)), digest, wait, threads, supervised)
+
+    def folder(self, runs: Path) -> Path:
+        """Where the server has the run."""
+        fold = getattr(self.row.task, "fold", None) if self.row.folds else None
+        return run_path(runs / self.study, self.row.name, self.seed, fold)
+
+    def text(self) -> str:
+        """The job as JSON."""
+        values = self.row.values()
+        for name in self.row.task.paths:
+            values["task"][name] = ""
+        return json.dumps(
+            {
+                "schema": SCHEMA,
+                "version": __version__,
+                "study": self.study,
+                "seed": self.seed,
+                "sites": list(self.sites),
+                "network": self.network,
+                "wait": self.wait,
+                "threads": self.threads,
+                "supervised": self.supervised,
+                "folds": list(self.row.folds),
+                "row": values,
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Job:
+        """The job in a text.
+
+        Args:
+            text: as `text` makes it.
+            where: named in errors.
+
+        Raises:
+            ConfigError: it is no job, or one that this version cannot read.
+        """
+        try:
+            content: dict[str, Any] = json.loads(text)
+            version = str(content["version"])
+            if content["schema"] != SCHEMA or version != __version__:
+                raise ConfigError(
+                    f"the job was made by autofedavg {version}, and here is {__version__}",
+                    where=where,
+                    remedy="install the same version everywhere",
+                )
+            row = parse_run(content["row"], where)
+            row.folds = tuple(int(fold) for fold in content["folds"])
+            return cls(
+                str(content["study"]),
+                row,
+                int(content["seed"]),
+                tuple(str(site) for site in content["sites"]),
+                str(content["network"]),
+                float(content["wait"]),
+                None if content["threads"] is None else int(content["threads"]),
+                bool(content["supervised"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"this is no job ({error})", where=where, remedy="make it with `autofedavg export`"
+            ) from error

@@ -1,0 +1,89 @@
+"""One row with one seed in its folder: begun, or gone on with, by whoever has its clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofedavg.averaging import Layout, Model
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.run import Watcher, run
+from autofedavg.experiment.store import RunFolder
+from autofedavg.federation import Federation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be run.
+
+    Attributes:
+        config: the row.
+        seed: of the run.
+        federation: the clients.
+        w0: the initial model.
+        layout: the network's layout.
+        device: what the server computes on.
+        about: makes environment.json, asked only where the run begins.
+    """
+
+    config: RunConfig
+    seed: int
+    federation: Federation
+    w0: Model
+    layout: Layout
+    device: str
+    about: Callable[[], Mapping[str, Any]]
+
+
+def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
+    """Runs a row in this folder; goes on with it where it was begun.
+
+    Args:
+        path: the run folder.
+        work: what is to be run.
+        watch: told of every round.
+    """
+    config = work.config
+    known = (path / "config.toml").exists()
+    if not known:
+        RunFolder.create(path, config.to_toml(), work.about())
+    folder = RunFolder(path)
+    with folder.lock(), _log_to(path / "log.txt"):
+        if known:
+            folder.note_resumption(environment(work.device))
+        log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
+        run(
+            config.method,
+            config.T,
+            work.federation,
+            work.w0,
+            work.layout,
+            config.task.metric,
+            folder,
+            watch,
+            config.general.select,
+        )
+        log.info("finished")
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package = logging.getLogger("autofedavg")
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+        handler.close()

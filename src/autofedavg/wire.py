@@ -1,0 +1,120 @@
+"""A note as bytes: plain values as JSON, tensors as safetensors, and a digest over both.
+
+No pickle, and nothing is believed: bytes that are not exactly such a note are refused.
+
+    "AFA1" | blake2b of the rest (16 bytes) | length of the JSON (8 bytes, big-endian)
+           | the JSON | the tensors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from autofedavg.errors import AutoFedAvgError
+from autofedavg.notes import Facts, Note
+
+MAGIC = b"AFA1"
+MOST_FACTS = 64 * 2**20  # bytes of JSON: the scores of some hundred thousand cases
+MOST_ARRAYS = 100_000
+TYPES = frozenset(
+    {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8}
+    | {torch.uint8}
+)
+_DIGEST = 16
+_HEAD = len(MAGIC) + _DIGEST + 8
+
+
+class WireError(AutoFedAvgError):
+    """What arrived is not a note."""
+
+
+def encode(note: Note) -> bytes:
+    """A note as bytes.
+
+    Example:
+        >>> decode(encode(Note({}, {"t": 1}))).facts
+        {'t': 1}
+    """
+    facts = facts_text(note.facts).encode()
+    tensors = save({key: array.detach().cpu().contiguous() for key, array in note.arrays.items()})
+    rest = len(facts).to_bytes(8, "big") + facts + tensors
+    return MAGIC + hashlib.blake2b(rest, digest_size=_DIGEST).digest() + rest
+
+
+def decode(data: bytes) -> Note:
+    """The note in these bytes.
+
+    Raises:
+        WireError: they are not exactly what `encode` makes.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        _refuse(f"it is {type(data).__name__}, not bytes")
+    data = bytes(data)
+    if len(data) < _HEAD or data[: len(MAGIC)] != MAGIC:
+        _refuse("it does not begin as a note does")
+    rest = data[len(MAGIC) + _DIGEST :]
+    if hashlib.blake2b(rest, digest_size=_DIGEST).digest() != data[len(MAGIC) : -len(rest)]:
+        _refuse("it was changed on its way: its digest differs")
+    length = int.from_bytes(rest[:8], "big")
+    if length > len(rest) - 8:
+        _refuse("it is cut off")
+    facts = facts_of_text(rest[8 : 8 + length])
+    try:
+        arrays = load(rest[8 + length :])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise WireError(f"this is no note: its tensors cannot be read ({error})") from error
+    return checked(arrays, facts)
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """A note's plain values as JSON."""
+    return json.dumps(facts, allow_nan=False)
+
+
+def facts_of_text(text: object) -> Facts:
+    """The plain values in a JSON text from outside.
+
+    Raises:
+        WireError: it is not the JSON of a table of plain values.
+    """
+    if not isinstance(text, str | bytes) or len(text) > MOST_FACTS:
+        _refuse(f"its values are no text of at most {MOST_FACTS} bytes")
+    try:
+        facts = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"this is no note: its values are not JSON ({error})") from error
+    if not isinstance(facts, dict):
+        _refuse("its values are no table")
+    return dict(facts)
+
+
+def checked(arrays: object, facts: Facts) -> Note:
+    """A note of tensors from outside, if they are such as a note may hold.
+
+    Raises:
+        WireError: they are not.
+    """
+    if not isinstance(arrays, Mapping) or len(arrays) > MOST_ARRAYS:
+        _refuse("its tensors are no table")
+    for name, array in arrays.items():
+        if not isinstance(name, str) or not isinstance(array, Tensor):
+            _refuse("its tensors are no table of names and tensors")
+        if array.dtype not in TYPES or array.layout != torch.strided:
+            _refuse(f"a tensor is of type {array.dtype}")
+    return Note(dict(arrays), facts)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise WireError(f"this is no note: {why}")

@@ -1,0 +1,82 @@
+"""Jobs for real engines, in tests: a tiny one, a fleet of desks in this process, equal runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from autofedavg.engines.remote.desk import SiteDesk
+from autofedavg.engines.remote.job import Job
+from autofedavg.experiment.config import Study
+from autofedavg.experiment.ledger import Ledger
+from autofedavg.notes import Lost, Note
+from autofedavg.wire import decode, encode
+
+VARIANTS = [
+    (constraint, weights)
+    for constraint in ("dirichlet", "softmax")
+    for weights in ("network", "layer")
+]
+
+
+def job_of(study: Study, row: str, seed: int = 0, **how) -> Job:
+    """The job of one row of a study."""
+    config = next(run for run in study.runs if run.name == row).resolved()
+    sites = config.task.site_names()
+    return Job.of(study.name, config, seed, sites, **{"threads": 1, "wait": 60.0, **how})
+
+
+class DeskFleet:
+    """Every site's desk in this process; notes cross as bytes."""
+
+    name = "desks"
+
+    def __init__(
+        self,
+        job: Job,
+        files: Mapping[str, Path] | None = None,
+        spoil: Callable[[str, str, Note | Lost], Note | Lost] = lambda _verb, _site, answer: answer,
+    ) -> None:
+        self.desks = {s: SiteDesk(job.text(), s, (files or {}).get(s)) for s in job.sites}
+        self.sent: list[bytes] = []
+        self.spoil = spoil
+
+    def ask(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> Mapping[str, Note | Lost]:
+        return {
+            site: self.spoil(verb, site, self._one(verb, site, note))
+            for site, note in notes.items()
+        }
+
+    def _one(self, verb: str, site: str, note: Note) -> Note:
+        self.sent.append(encode(self.desks[site].answer(verb, decode(encode(note)))))
+        return decode(self.sent[-1])
+
+    def waiting(self) -> set[str]:
+        return set()
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Beta, alpha, losses, validation, w and scores of two runs are the same, bit for bit."""
+    mine, theirs = Ledger(one), Ledger(other)
+    assert mine.status() == theirs.status() == "finished", theirs.outcome()
+    kept = ("t", "alpha", "beta", "learned", "loss", "validation", "validation_local", "answered")
+    lines, same = mine.rounds(), theirs.rounds()
+    assert [{k: line[k] for k in kept} for line in lines] == [{k: s[k] for k in kept} for s in same]
+    assert mine.scores() == theirs.scores()
+    assert mine.scores()
+    names = sorted(p.name for p in (one / "checkpoints").glob("*.safetensors"))
+    assert names == sorted(p.name for p in (other / "checkpoints").glob("*.safetensors"))
+    for name in names:
+        a, b = load_file(one / "checkpoints" / name), load_file(other / "checkpoints" / name)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a), name
+
+
+def environment_of(path: Path) -> dict:
+    return json.loads((path / "environment.json").read_text())

@@ -1,0 +1,101 @@
+"""Jobs for real engines, without an engine: desks and host in one process."""
+
+import json
+
+import pytest
+
+import autofedavg
+from autofedavg import read_study
+from autofedavg.engines.remote.hosting import host
+from autofedavg.engines.remote.job import Job
+from autofedavg.errors import ConfigError, FederationError
+from autofedavg.notes import Lost, Note
+from deployed import DeskFleet, assert_same_run, environment_of, job_of
+
+
+@pytest.fixture
+def study(tiny):
+    return read_study(tiny)
+
+
+@pytest.mark.parametrize("row", ["local-only", "fedavg", "n-dirichlet"])
+def test_a_job_gives_the_simulators_bits(row, study, tiny_home, tmp_path):
+    job = job_of(study, row)
+    path = host(job, DeskFleet(job), tmp_path / "runs")
+    assert path == tmp_path / "runs" / "tiny" / row / "seed-0"
+    assert_same_run(tiny_home / row / "seed-0", path)
+    ran, here = environment_of(tiny_home / row / "seed-0"), environment_of(path)
+    assert here["data"]["cases"] == ran["data"]["cases"]
+    assert here["data"]["split_sha256"] == ran["data"]["split_sha256"]
+    assert here["engine"] == "desks"
+
+
+def test_a_job_is_read_as_it_was_written(study):
+    job = job_of(study, "n-dirichlet", seed=3, supervised=True)
+    again = Job.read(job.text(), "here")
+    assert again.text() == job.text()
+    assert (again.seed, again.sites, again.supervised) == (3, ("I", "II", "III"), True)
+
+
+def test_a_job_has_no_path_in_it(tiny, tmp_path):
+    study = read_study(tiny, [f"task.cache={tmp_path / 'canary'}"])
+    assert "canary" not in job_of(study, "fedavg").text()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": "9.9.9"}, "made by autofedavg 9.9.9, and here is"),
+        ({"schema": 2}, "made by autofedavg"),
+        ({"row": 1}, "no job"),
+        ({"sites": 3}, "no job"),
+    ],
+)
+def test_what_is_no_job_is_refused(change, says, study):
+    content = json.loads(job_of(study, "fedavg").text()) | change
+    with pytest.raises(ConfigError, match=says):
+        Job.read(json.dumps(content), "here")
+    with pytest.raises(ConfigError, match="no job"):
+        Job.read("no JSON", "here")
+
+
+def test_a_site_of_another_version_is_refused_and_both_are_named(study, tmp_path, monkeypatch):
+    job = job_of(study, "fedavg")
+    fleet = DeskFleet(job)
+    text = job.text().replace(f'"version": "{autofedavg.__version__}"', '"version": "0.0.7"')
+    fleet.desks["II"]._text = text
+    with pytest.raises(ConfigError, match=r"site II, joining: .* 0\.0\.7, and here is "):
+        host(job, fleet, tmp_path)
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_a_site_that_says_it_has_another_version_is_refused(study, tmp_path):
+    job = job_of(study, "fedavg")
+
+    def spoil(verb, site, answer):
+        return Note({}, {**answer.facts, "version": "0.0.7"}) if site == "III" else answer
+
+    with pytest.raises(ConfigError, match=r"site III, joining: it has autofedavg 0\.0\.7, and the"):
+        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+
+
+def test_a_site_with_another_network_is_refused(study, tmp_path):
+    job = job_of(study, "fedavg")
+    fleet = DeskFleet(job)
+    text = json.loads(job.text())
+    text["row"]["task"]["pipeline"]["channels"] = [6, 8]
+    fleet.desks["II"]._text = json.dumps(text)
+    with pytest.raises(ConfigError, match=r"site II, joining: .* network has .* another shape"):
+        host(job, fleet, tmp_path)
+
+
+def test_a_server_waits_no_longer_than_told(study, tmp_path):
+    job = job_of(study, "fedavg", wait=1.0)
+
+    def spoil(verb, site, answer):
+        return Lost("not connected") if site == "II" else answer
+
+    with pytest.raises(
+        FederationError, match=r"client II, hello: did not join within 1 s .*2 of 3"
+    ):
+        host(job, DeskFleet(job, spoil=spoil), tmp_path)
