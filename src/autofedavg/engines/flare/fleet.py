@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nvflare.apis.controller_spec import Task
@@ -119,20 +120,33 @@ class FlareFleet:
     def _by_messages(
         self, verb: str, notes: Mapping[str, Note], within: float | None
     ) -> dict[str, Note | Lost]:
-        """Small notes: pushed, and answered at once."""
-        letters: dict[int, Shareable] = {}
-        for note in notes.values():  # a note for all is made ready once
-            if id(note) not in letters:
-                letters[id(note)] = letter = as_letter(note)
-                letter.set_header(VERB, verb)
-                letter.set_header(WITHIN, within)
-        replies: Mapping[str, Any] = self._engine.multicast_aux_requests(
-            topic=TOPIC,
-            target_requests={name: letters[id(note)] for name, note in notes.items()},
-            timeout=within or ENDLESS,
-            fl_ctx=self._context,
-            optional=True,
-        )
+        """Small notes: pushed, and answered at once.
+
+        FLARE's own way of sending several messages at a time (multicast_aux_requests) fails in
+        2.9.0, so sites with the same note, which mostly is all of them, are asked together.
+        """
+        groups: dict[int, list[str]] = {}
+        for name, note in notes.items():
+            groups.setdefault(id(note), []).append(name)
+
+        def send(names: Sequence[str]) -> Mapping[str, object]:
+            letter = as_letter(notes[names[0]])
+            letter.set_header(VERB, verb)
+            letter.set_header(WITHIN, within)
+            replies: Mapping[str, object] | None = self._engine.send_aux_request(
+                targets=list(names),
+                topic=TOPIC,
+                request=letter,
+                timeout=within or ENDLESS,
+                fl_ctx=self._context,
+                optional=True,
+            )
+            return replies or {}
+
+        replies: dict[str, object] = {}
+        with ThreadPoolExecutor(max_workers=max(1, len(groups))) as hands:
+            for some in hands.map(send, groups.values()):
+                replies |= some
         return {name: _answer(replies.get(name), of_letter, within) for name in notes}
 
     def _by_tasks(

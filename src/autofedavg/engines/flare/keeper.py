@@ -23,7 +23,6 @@ SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # prctl.h
 
 
 def main() -> None:
-    os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _prctl(SET_CHILD_SUBREAPER, 1)  # what its children leave behind becomes its own
