@@ -24,13 +24,10 @@ PATIENCE = 3  # jobs in a row that may end without a round
 
 
 class Loopback(Protocol):
-    """Server and sites of an engine on this machine."""
+    """Server and sites of an engine on this machine; what dies of them is started again."""
 
     def run(self, job: Job, tick: Callable[[], None]) -> None:
         """Submits a job and returns when the engine says it is over, however it went."""
-
-    def mend(self) -> None:
-        """Starts again what has died of server and sites, as a site's own launcher would."""
 
 
 Opens = Callable[[Sequence[str], Mapping[str, Path], Path, Path], AbstractContextManager[Loopback]]
@@ -43,7 +40,7 @@ class Trial:
         opens: the engine's `Loopback`.
         runs: the folder under which the server writes runs.
         device: what sites compute on.
-        supervise: whether a job that ends early is started anew, and what has died with it.
+        supervise: whether a job that ends early is started anew.
     """
 
     def __init__(self, opens: Opens, runs: Path, device: str, supervise: bool) -> None:
@@ -84,8 +81,6 @@ class Trial:
 
         def tick() -> None:
             nonlocal told
-            if self._supervise:
-                loopback.mend()
             for line in lines.look()[told:]:
                 told += 1
                 mean = line["validation"]["mean"]
