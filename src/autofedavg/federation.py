@@ -1,8 +1,8 @@
 """The port: all that a server may ask of K clients, over any engine.
 
-Seven members (`sites`, `local_train`, `share_models`, `update_beta`, `evaluate`, `validate_local`,
-`class_counts`) are written once over a thin transport, the `Fleet`. An engine supplies only
-`roster` and `ask`. Bytes and seconds are counted here, and answers are checked here.
+Eight members (`sites`, `local_train`, `share_models`, `update_beta`, `differentiate`, `evaluate`,
+`validate_local`, `class_counts`) are written once over a thin transport, the `Fleet`. An engine
+supplies only `roster` and `ask`. Bytes and seconds are counted here, and answers are checked here.
 """
 
 from __future__ import annotations
@@ -155,6 +155,41 @@ class Federation:
                     remedy="lower method.beta_rate, or look at this site's images",
                 )
         return stepped
+
+    def differentiate(
+        self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
+    ) -> dict[str, Tensor]:
+        """The gradient at w of the loss of each of these clients' mini-batch of step s.
+
+        Args:
+            t: the round.
+            s: the step of LearnAggWeight.
+            w: where the loss is differentiated.
+            sites: who is asked.
+            length: D', the numbers of w that are trained.
+            **how: plain values for the clients: `data`, the split; `mode`, the network's.
+
+        Returns:
+            grad L_k(w), (D',), of those that answered; good until the next call.
+        """
+        note = Note(arrays_of(w), {"t": t, "s": s, **how})
+        answers = self._ask("differentiate", t, dict.fromkeys(sites, note))
+        for name, answer in answers.items():
+            gradient = answer.arrays.get("gradient")
+            if (
+                gradient is None
+                or len(answer.arrays) > 1
+                or (gradient.shape, gradient.dtype) != ((length,), w.values.dtype)
+                or not bool(torch.isfinite(gradient).all())
+            ):
+                raise FederationError(
+                    f"its gradient for step {s} is not {length} finite numbers of {w.values.dtype}",
+                    client=name,
+                    call="differentiate",
+                    round=t,
+                    remedy="give every site the same study, or look at this site's images",
+                )
+        return {name: answer.arrays["gradient"] for name, answer in answers.items()}
 
     def evaluate(self, w: Model | Bank, split: str) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
