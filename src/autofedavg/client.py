@@ -216,7 +216,7 @@ class Client:
         t, s = int(how["t"]), int(how["s"])
         w = model_of(note.arrays)
         if not self.workbench.layout.holds(w):
-            raise AutoFedAvgError(
+            raise TrainingError(
                 f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
                 where=f"client {self.site}, differentiate, round {t}, step {s}",
                 remedy="give every site the same study",
