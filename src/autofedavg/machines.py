@@ -11,6 +11,7 @@ from typing import Any
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.errors import ConfigError
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json
 from autofedavg.federation import Federation
@@ -71,6 +72,7 @@ def clients(
     seeds: Seeds,
     machine: Machine,
     quorum: int | None = None,
+    exchange: Exchange = Exchange(),  # noqa: B008 - frozen
 ) -> Iterator[Federation]:
     """The federation of a problem's clients, on the engine asked for."""
     machine = machine.resolved()
@@ -83,7 +85,7 @@ def clients(
         threads=machine.threads,
         device=machine.device,
     ) as fleet:
-        yield Federation(fleet, quorum=quorum, seeds=seeds)
+        yield Federation(fleet, quorum=quorum, exchange=exchange, seeds=seeds)
 
 
 def machine_of(path: Path, asked: Machine) -> Machine:
