@@ -100,6 +100,23 @@ def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
     return theta
 
 
+def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> Tensor:
+    """The gradient of step s: `length` finite numbers of the network's type."""
+    number(answer, "loss")
+    gradient = answer.arrays.get("gradient")
+    if (
+        gradient is None
+        or len(answer.arrays) > 1
+        or (gradient.shape, gradient.dtype) != ((length,), kind)
+        or not bool(torch.isfinite(gradient).all())
+    ):
+        raise BadAnswer(
+            f"its gradient for step {s} is not {length} finite numbers of {kind}",
+            "give every site the same study, or look at this site's images",
+        )
+    return gradient
+
+
 def scores_of(answer: Note, site: str) -> list[Score]:
     """One finite number per case and metric, no case twice."""
     no_arrays(answer)

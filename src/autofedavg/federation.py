@@ -1,8 +1,9 @@
 """The port: all that a server may ask of K clients, over any engine.
 
-Seven members (`sites`, `local_train`, `share_models`, `update_beta`, `evaluate`, `validate_local`,
-`class_counts`) are written once over a thin transport, the `Fleet`. An engine supplies only
-`roster` and `ask`. What all calls have in common is in `calls`; what an answer must be, `answers`.
+Eight members (`sites`, `local_train`, `share_models`, `update_beta`, `differentiate`, `evaluate`,
+`validate_local`, `class_counts`) are written once over a thin transport, the `Fleet`. An engine
+supplies only `roster` and `ask`. What all calls have in common is in `calls`; what an answer must
+be is in `answers`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from autofedavg.answers import (
     BadAnswer,
     class_counts_of,
+    gradient_of,
     no_arrays,
     number,
     scores_of,
@@ -152,6 +154,29 @@ class Federation:
             asked = dict.fromkeys(back, note)
             stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
         return {name: theta for name, theta in stepped.items() if theta is not None}
+
+    def differentiate(
+        self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
+    ) -> dict[str, Tensor]:
+        """The gradient at w of the loss of each of these clients' mini-batch of step s.
+
+        Args:
+            t: the round.
+            s: the step of LearnAggWeight.
+            w: where the loss is differentiated.
+            sites: who is asked.
+            length: D', the numbers of w that are trained.
+            **how: plain values for the clients: `data`, the split; `mode`, the network's.
+
+        Returns:
+            grad L_k(w), (D',), of those that answered; good until the next call.
+        """
+        note = Note(arrays_of(w), {"t": t, "s": s, **how})
+
+        def read(_: str, answer: Note) -> Tensor:
+            return gradient_of(answer, length, w.values.dtype, s)
+
+        return self._calls.ask(Ask("differentiate", dict.fromkeys(sites, note), read, t, s))
 
     def evaluate(self, w: Model | Bank, split: str) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.

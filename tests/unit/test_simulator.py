@@ -193,11 +193,13 @@ def test_a_problem_without_sites_is_refused(problem):
 METHODS = [
     AutoFedAvg(t0=2, S=3),
     AutoFedAvg(S=2, weights="layer", constraint="softmax", mode="train"),
+    AutoFedAvg(S=5, steps_per_message=2),
+    AutoFedAvg(S=3, learning="server", weights="layer", mode="train"),
     FedAvg(),
     FedProx(mu=0.1),
     LocalOnly(),
 ]
-NAMES = ["auto-fedavg", "layer-wise", "fedavg", "fedprox", "local-only"]
+NAMES = ["auto-fedavg", "layer-wise", "two steps", "server", "fedavg", "fedprox", "local-only"]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=NAMES)
@@ -268,6 +270,18 @@ def test_gathering_the_bank_copies_nothing(problem):
         first, _ = federation.local_train(1, w0, T=2)
         again, _ = federation.local_train(2, w0, T=2)
         assert first.values.data_ptr() == again.values.data_ptr()
+
+
+def test_gradients_lie_in_memory_that_workers_share(problem):
+    w0, layout = problem.initial(Seeds(7))
+    with simulate(problem, 2) as fleet:
+        how = {"length": layout.trainable, "data": "train", "mode": "eval"}
+        first = Federation(fleet).differentiate(1, 1, w0, "ABC", **how)
+        before = {name: gradient.clone() for name, gradient in first.items()}
+        again = Federation(fleet).differentiate(1, 2, w0, "ABC", **how)
+        for name in "ABC":
+            assert first[name].data_ptr() == again[name].data_ptr()
+            assert not torch.equal(before[name], again[name])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -31,6 +31,8 @@ class Arena:
     """The (K, D) matrix of all clients' models, and one row for what is sent to everybody.
 
     Every client's shelf is a row of it, so gathering the bank and sharing models copy nothing.
+    Between processes there is a second matrix, of gradients; the system gives it memory when it is
+    first written to.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class Arena:
             "values": make((rows, layout.size), dtype=layout.dtype).to(device),
             "counters": make((rows, counters), dtype=torch.int64).to(device),
         }
+        if shared:
+            self._tables["gradient"] = make((rows, layout.trainable), dtype=layout.dtype)
         self._row = {name: k for k, name in enumerate(names)}
         self._everybody = len(names)
 

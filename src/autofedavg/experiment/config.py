@@ -68,6 +68,7 @@ def read_study(
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
     folds: Sequence[int] | None = None,
+    sites: Sequence[str] | None = None,
 ) -> Study:
     """Reads and checks a study file.
 
@@ -77,6 +78,7 @@ def read_study(
         seeds: seeds to use instead of the file's.
         only: names of the rows to read; all when empty.
         folds: folds to use instead of the file's.
+        sites: names of the sites, where the data that tells them is not at hand.
 
     Raises:
         ConfigError: says what is wrong, in which row, and what to do.
@@ -90,7 +92,7 @@ def read_study(
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
-    return parse_study(raw, path.name, overrides, seeds, only, path.parent, folds)
+    return parse_study(raw, path.name, overrides, seeds, only, path.parent, folds, sites)
 
 
 def parse_study(
@@ -101,6 +103,7 @@ def parse_study(
     only: Sequence[str] = (),
     folder: Path | None = None,
     folds: Sequence[int] | None = None,
+    sites: Sequence[str] | None = None,
 ) -> Study:
     """`read_study` for values that are already in memory; their paths begin at `folder`."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
@@ -119,7 +122,7 @@ def parse_study(
                 f"{row_name!r} is not a row", where=where, remedy=did_you_mean(row_name, names)
             )
     runs = [
-        _row(base, row, number, where, overrides, folder or Path())
+        _row(base, row, number, where, overrides, folder or Path(), sites)
         for number, (row, row_name) in enumerate(zip(rows, names, strict=True), 1)
         if not only or row_name in only
     ]
@@ -159,7 +162,13 @@ def parse_run(values: Values, where: str) -> RunConfig:
 
 
 def _row(
-    base: Values, row: Any, number: int, where: str, overrides: Sequence[str], folder: Path
+    base: Values,
+    row: Any,
+    number: int,
+    where: str,
+    overrides: Sequence[str],
+    folder: Path,
+    sites: Sequence[str] | None,
 ) -> RunConfig:
     place = f"{where}: run {number}"
     if not isinstance(row, dict):
@@ -173,7 +182,7 @@ def _row(
     _anchor(values, Path())  # those given on the command line begin where it was given
     run = _run(values, place)
     try:
-        run.check()
+        run.check(sites)
     except ConfigError as error:
         raise ConfigError(
             error.what, where=f"{place}, {error.where}", remedy=error.remedy

@@ -60,14 +60,17 @@ class RunConfig:
         self.task, self.training, self.method, self.exchange = task, training, method, exchange
         self.folds: tuple[int, ...] = ()
 
-    def check(self) -> None:
-        """Refuses settings that do not fit the sites, whose names are looked up for it.
+    def check(self, names: Sequence[str] | None = None) -> None:
+        """Refuses settings that do not fit the sites.
+
+        Args:
+            names: of the sites; looked up in the data when None.
 
         Raises:
             ConfigError: the method or the quorum does not fit.
         """
-        sites, quorum = len(self.task.site_names()), self.general.quorum
-        quorums = {"quorum": quorum}
+        sites = len(self.task.site_names() if names is None else names)
+        quorums = {"quorum": self.general.quorum}
         quorums |= {f"exchange.quorums.{call}": n for call, n in self.exchange.quorums.items()}
         learns_on = self.method.learns_on
         self.method.check(sites)
@@ -107,12 +110,16 @@ class RunConfig:
 
     def resolved(self, progress: Progress | None = None) -> RunConfig:
         """The row with what its task leaves to the data worked out."""
-        return self._with(self.task.resolved(progress), self.folds)
+        return self.with_task(self.task.resolved(progress))
 
     def on_fold(self, fold: int, folds: Sequence[int]) -> RunConfig:
         """The row with this fold tested, one of several."""
         given = self.task.model_dump(exclude_unset=True)
         return self._with(type(self.task).model_validate({**given, "fold": fold}), folds)
+
+    def with_task(self, task: Task) -> RunConfig:
+        """The row with another task."""
+        return self._with(task, self.folds)
 
     def _with(self, task: Task, folds: Sequence[int]) -> RunConfig:
         made = RunConfig(

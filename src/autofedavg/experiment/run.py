@@ -180,10 +180,10 @@ def run(
         folder.set_status("interrupted")
         raise
     except AutoFedAvgError as error:
-        _try_to_say(folder, str(error))
+        _try_to_say(folder, str(error), error)
         raise
     except Exception as error:
-        _try_to_say(folder, f"{type(error).__name__}: {error}")
+        _try_to_say(folder, f"{type(error).__name__}: {error}", error)
         raise
 
 
@@ -315,9 +315,9 @@ def _listed(values: Tensor | None) -> list[Any] | None:
     return None if values is None else list(values.tolist())
 
 
-def _try_to_say(folder: RunFolder, error: str) -> None:
+def _try_to_say(folder: RunFolder, text: str, error: Exception) -> None:
     """Writes the failure into status.json; a full disk must not hide the first error."""
     try:
-        folder.set_status("failed", error)
+        folder.set_status("failed", text, type(error).__name__)
     except (OSError, RunError):
-        log.error("could not write status.json: %s", error)
+        log.error("could not write status.json: %s", text)
