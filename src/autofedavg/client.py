@@ -239,8 +239,10 @@ class Client:
 
     def validate_local(self, note: Note) -> Note:
         own = self.shelf.own()
+        if note.arrays:  # it was lost, and is sent again
+            own = self.shelf.keep_own(model_of(note.arrays, form=form_of(note.facts.get("form"))))
         if own is None:
-            raise TrainingError("has no trained model to validate", where=f"client {self.site}")
+            return Note({}, {"missing": True})
         scores = self._score(own, "validation")
         metric = note.facts["metric"]
         values = [score.value for score in scores if score.metric == metric]

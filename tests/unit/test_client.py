@@ -294,9 +294,15 @@ def test_local_validation_is_the_mean_over_cases_of_the_own_model(problem):
     assert found == pytest.approx(sum(value for _, _, value in scores) / len(scores))
 
 
-def test_local_validation_needs_a_trained_model(problem):
-    with pytest.raises(AutoFedAvgError, match=r"^client A: has no trained model to validate$"):
-        make_client(problem, "A").answer("validate_local", Note({}, {"t": 1, "metric": METRIC}))
+def test_local_validation_needs_a_trained_model_and_takes_the_one_it_is_sent(problem):
+    asked = requests(problem)
+    old, new = make_client(problem, "A"), make_client(problem, "A")
+    facts = {"t": 1, "metric": METRIC}
+    assert new.answer("validate_local", Note({}, facts)).facts == {"missing": True}
+    trained = old.answer("local_train", asked["local_train"])
+    found = new.answer("validate_local", Note(trained.arrays, facts))
+    assert same(found, old.answer("validate_local", Note({}, facts)))
+    assert same(found, new.answer("validate_local", Note({}, facts)))
 
 
 def test_a_metric_that_nobody_computes_is_named(problem):

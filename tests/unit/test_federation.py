@@ -6,6 +6,7 @@ import torch
 from autofedavg.averaging import Bank, Model
 from autofedavg.client import MemoryShelf, Problem
 from autofedavg.errors import FederationError
+from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Lost, Note
@@ -72,7 +73,7 @@ def test_the_time_limit_is_handed_to_the_engine(problem, w0):
             seen.append(within)
             return super().ask(verb, notes, within)
 
-    Federation(Timed(problem), within=12.5).local_train(1, w0, T=1)
+    Federation(Timed(problem), exchange=Exchange(deadline=12.5)).local_train(1, w0, T=1)
     assert seen == [12.5]
 
 
@@ -443,7 +444,8 @@ def test_calls_and_bytes_are_counted_once_and_then_forgotten(federation, fleet, 
 
 def test_a_lost_answer_costs_nothing_on_the_way_up(problem, w0):
     def up(intercept):
-        federation = Federation(DirectFleet(problem, intercept=intercept), quorum=2)
+        once = Exchange(retries=0)
+        federation = Federation(DirectFleet(problem, intercept=intercept), quorum=2, exchange=once)
         federation.local_train(1, w0, T=1)
         return federation.take_account()["local_train"]
 

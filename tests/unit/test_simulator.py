@@ -20,6 +20,7 @@ from autofedavg.engines.simulator import (
     share_out,
 )
 from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, FederationError
+from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
@@ -415,7 +416,7 @@ def test_after_an_error_a_busy_worker_is_not_waited_for(monkeypatch):
         pytest.raises(FederationError, match=r"no answer within 0.05 s"),
         simulate(with_site(problem, "B", Waiting, FORK.Event()), 2) as fleet,
     ):
-        Federation(fleet, within=0.05).local_train(1, w0, T=1)
+        Federation(fleet, exchange=Exchange(deadline=0.05)).local_train(1, w0, T=1)
     assert set(waits) == {None}
     assert multiprocessing.active_children() == children
 
@@ -481,7 +482,7 @@ def test_workers_answer_even_if_this_process_has_used_threads(problem):
         )
         w0, _ = wide.initial(Seeds(7))
         with simulate(wide, 2) as fleet:
-            bank, _ = Federation(fleet, within=60).local_train(1, w0, T=1)
+            bank, _ = Federation(fleet, exchange=Exchange(deadline=60)).local_train(1, w0, T=1)
         assert bank.sites == ("A", "B", "C")
     finally:
         torch.set_num_threads(before)
