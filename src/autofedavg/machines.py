@@ -12,6 +12,7 @@ from autofedavg.client import Problem
 from autofedavg.engines import ENGINES, REMOTE
 from autofedavg.engines.remote.job import WAIT
 from autofedavg.errors import ConfigError
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json
 from autofedavg.federation import Federation
@@ -81,6 +82,7 @@ def clients(
     seeds: Seeds,
     machine: Machine,
     quorum: int | None = None,
+    exchange: Exchange = Exchange(),  # noqa: B008 - frozen
 ) -> Iterator[Federation]:
     """The federation of a problem's clients, on the engine asked for."""
     machine = machine.resolved()
@@ -93,7 +95,7 @@ def clients(
         threads=machine.threads,
         device=machine.device,
     ) as fleet:
-        yield Federation(fleet, quorum=quorum, seeds=seeds)
+        yield Federation(fleet, quorum=quorum, exchange=exchange, seeds=seeds)
 
 
 def machine_of(path: Path, asked: Machine) -> Machine:

@@ -200,7 +200,7 @@ def _run_one(
     quorum = config.general.quorum or None
     select = config.general.select
     check_run(config.method, config.T, select, problem)
-    with clients(problem, config.training, seeds, machine, quorum) as federation:
+    with clients(problem, config.training, seeds, machine, quorum, config.exchange) as federation:
         w0, layout = problem.initial(seeds)
 
         def about() -> dict[str, Any]:

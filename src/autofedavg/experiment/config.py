@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import ConfigError, did_you_mean
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.validation import (
+    PARTS,
     Values,
     merge,
     override,
@@ -206,7 +208,7 @@ def _run(values: Values, place: str) -> RunConfig:
     label = values.pop("label", name)
     if not isinstance(label, str):
         raise ConfigError(f"label must be text, not {label!r}", where=place)
-    parts = {part: values.pop(part, {}) for part in ("task", "training", "method")}
+    parts = {part: values.pop(part, {}) for part in PARTS}
     for part, content in parts.items():
         if not isinstance(content, dict):
             raise ConfigError("must be a table", where=f"{place}, {part}")
@@ -215,7 +217,8 @@ def _run(values: Values, place: str) -> RunConfig:
     training = validate(Training, parts["training"], place, "training")
     chosen = pick(METHODS, parts["method"], place, "method")
     method = validate(chosen, parts["method"], place, "method")
-    return RunConfig(name, label, general, task, training, method)
+    exchange = validate(Exchange, parts["exchange"], place, "exchange")
+    return RunConfig(name, label, general, task, training, method, exchange)
 
 
 def _numbers(what: str, given: Any, where: str) -> list[int]:

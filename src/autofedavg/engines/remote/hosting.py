@@ -136,7 +136,7 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
     sites = [Site(name, data["cases"][name]) for name in job.sites]
     check_run(row.method, row.T, row.general.select, server, sites)
     quorum = row.general.quorum or None
-    federation = Federation(Joined(fleet, sites), quorum=quorum, seeds=seeds)
+    federation = Federation(Joined(fleet, sites), quorum=quorum, exchange=row.exchange, seeds=seeds)
 
     def about() -> dict[str, Any]:
         return environment(
@@ -182,7 +182,7 @@ def join(job: Job, fleet: RemoteFleet, known: Mapping[str, Mapping[str, Any]]) -
     """
     members = Members()
     until = time.monotonic() + job.wait
-    enough = job.row.general.quorum or len(job.sites)
+    enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
     while missing:
         left = until - time.monotonic()
