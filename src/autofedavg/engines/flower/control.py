@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,14 +53,14 @@ class Control:
 
     def submit(self, app: Path) -> int:
         """Starts a run of an app; its number."""
-        import hashlib
-
         from flwr.cli.build import build_fab_from_disk
         from flwr.common.serde import fab_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
 
-        content = build_fab_from_disk(app)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own use of pathspec
+            content = build_fab_from_disk(app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         with self._client() as client:
             response = client.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
@@ -71,7 +73,10 @@ class Control:
         from flwr.proto.control_pb2 import ListRunsRequest
 
         with self._client() as client:
-            found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run]
+            runs = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
+            if run not in runs:
+                return Outcome(run, False, "the SuperLink was started anew and has forgotten it")
+            found = runs[run]
         if found.status.status != "finished":
             return None
         well = found.status.sub_status == "completed"

@@ -49,11 +49,13 @@ class FlowerFleet:
     def ask(
         self, verb: str, notes: Mapping[str, Note], within: float | None
     ) -> Mapping[str, Note | Lost]:
+        started = time.perf_counter()
         call = _Call(self._grid, self._roster, self._lively, verb, notes, within)
         try:
             return call.answers()
         finally:
             call.post.close()
+            log.info("%s of %d sites: %.3f s", verb, len(notes), time.perf_counter() - started)
 
     def waiting(self) -> set[str]:
         """None: Flower reaches a site that comes back in the same run."""

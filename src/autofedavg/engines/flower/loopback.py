@@ -40,8 +40,8 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
 }
+POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds between two looks for a task: 1.0 by default
 
 
 @dataclass
@@ -73,6 +73,7 @@ class Loopback:
     scratch: Path
     resident: bool = True
     _daemons: dict[str, Daemon] = field(default_factory=dict, init=False)
+    _keys: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._workers = Path(tempfile.mkdtemp(prefix="autofedavg-"))  # sockets: short paths only
@@ -134,9 +135,8 @@ class Loopback:
                 *("--ssl-keyfile", str(server / KEY)),
                 "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation",
-                *("--database", str(server / "superlink.db")),
             ],
-            {**self._variables(server), RUNS: str(self.runs.absolute())},
+            {**self._variables(server), RUNS: str(self.runs.absolute()), POLL: "0.5"},
             server / "superlink.log",
         )
         self._start("superlink")
@@ -149,14 +149,15 @@ class Loopback:
         """Makes a site: its key, registered under its name, its SuperNode and its executor."""
         home = self.scratch / "sites" / f"{len(self._daemons):03d}"
         home.mkdir(parents=True)
-        self._control.register(make_site_key(home / "key"), site)
+        self._keys[site] = make_site_key(home / "key")
+        self._control.register(self._keys[site], site)
         config = f"site = {quoted(site)}\n"
         if site in self.site_files:
             config += f"site-file = {quoted(str(self.site_files[site].absolute()))}\n"
         (home / "node.toml").write_text(config, encoding="utf-8")
         write_privately(home / "secret", os.urandom(32).hex().encode())
         port = free_port()
-        variables = {**self._variables(home), FOLDER: str(self._workers)}
+        variables = {**self._variables(home), FOLDER: str(self._workers), POLL: "0.1"}
         self._daemons[f"supernode {site}"] = Daemon(
             [
                 *_command("flower-supernode"),
@@ -207,8 +208,10 @@ class Loopback:
         for name, daemon in self._daemons.items():
             if not self._guard.alive(daemon.process):
                 self._start(name)
-                if name == "superlink":
+                if name == "superlink":  # it has forgotten everything
                     self._await()
+                    for site, key in self._keys.items():
+                        self._control.register(key, site)
 
     def _await(self) -> None:
         """Waits for the SuperLink to listen."""
