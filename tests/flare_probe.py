@@ -31,12 +31,16 @@ class ProbeController(AutoFedAvgController):
         fleet = FlareFleet(self, fl_ctx, abort_signal, job.sites)
         layout = Layout.of(job.row.task.network())
         model = arrays_of(layout.read(job.row.task.network()))
+        beta, digest = torch.full((len(job.sites),), 2.0, dtype=torch.float64), "probe"
+        bag = {f"{kind}/{site}": array for site in job.sites for kind, array in model.items()}
+        how = {"t": 1, "s": 1, "data": "train", **told["update_beta"]}
         notes = {
+            "share_models": Note(bag, {"t": 1, "sites": list(job.sites), "digest": digest}),
+            "update_beta": Note({"beta": beta}, {**how, "digest": digest}),
             "local_train": Note(model, {"t": 1, "T": 3}),
             "evaluate": Note(model, {"split": "validation"}),
             "class_counts": Note({}, {"t": 1}),
             "hello": Note({}, {}),
-            "echo": Note({"x": torch.ones(3, dtype=torch.bfloat16), "values": model["values"]}),
         }
         with (runs / "probed.jsonl").open("a") as out:
             while True:
@@ -44,11 +48,10 @@ class ProbeController(AutoFedAvgController):
                 if not any(isinstance(answer, Lost) for answer in heard.values()):
                     break
                 time.sleep(0.5)
-            for verb, within, times in told:
+            for verb, within, times in told["asks"]:
                 for _ in range(times):
                     started = time.monotonic()
                     line: dict = {"verb": verb, "at": time.time()}
-                    out.flush()
                     if verb == "waiting":
                         line["waiting"] = sorted(fleet.waiting())
                     elif verb == "sleep":

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -48,8 +47,10 @@ def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_p
     (tmp_path / "w" / "local").mkdir(parents=True)
     (tmp_path / "w" / "local" / "resources.json").write_text(json.dumps(allowed))
     done = subprocess.run(
-        [*(sys.executable, "-m", "nvflare.cli", "simulator", str(job)), "-w", str(tmp_path / "w")]
-        + ["-c", ",".join(SITES), "-t", "3"],
+        [
+            *(sys.executable, "-m", "nvflare.cli", "simulator", str(job)),
+            *("-w", str(tmp_path / "w"), "-c", ",".join(SITES), "-t", "3"),
+        ],
         capture_output=True,
         text=True,
         timeout=200,

@@ -59,7 +59,7 @@ def provision(sites: Sequence[str], port: int, folder: Path) -> Kits:
 
 
 def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
-    """What an administrator does to each kit: our class on the allow list, and a site's own file."""
+    """What administrators do to their kits: our class on the allow list, and a site's file."""
     resources = _resources(kits.server)
     resources["class_allow_list"].append(CONTROLLER)
     resources["servers"][0]["heart_beat_timeout"] = HEARTBEATS
