@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from autofedavg.algorithm import Plan
 from autofedavg.averaging import Bank, Layout
 from autofedavg.beta_optimiser import BetaOptimiser
 from autofedavg.client import Client, MemoryShelf
 from autofedavg.constraints import Dirichlet
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.notes import Note
+from autofedavg.plan import Plan
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Workbench
 from bench.table import Row, Section

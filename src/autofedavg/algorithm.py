@@ -4,11 +4,12 @@
 | --------------------- | -------------------------------------------------------- |
 | Server executes       | `auto_fedavg`                                            |
 | LearnAggWeight        | `learn_agg_weight` (server), `update_beta` (client k)    |
+|                       | `learning = "server"`: `update_beta_here` (server)       |
 | LocalTrain            | `local_train` (client k)                                 |
 | for k in parallel     | one call of the federation                               |
 | w_1 .. w_K            | `w_k`, the rows of one (K, D) bank                       |
 | gamma: beta -> alpha  | `plan.gamma`: `constraints.Softmax` or `Dirichlet`       |
-| sum_k alpha_k w_k     | `w_k.combine(alpha)`                                     |
+| sum_k alpha_k w_k     | `w_k.combine(alpha)`; while learning: `Mixture`          |
 | beta^{s,k}            | `theta_k` (beta itself, but for `softplus`: constraints) |
 
 The server half is a generator: it knows nothing of logs, validation, checkpoints or early stops,
@@ -17,42 +18,21 @@ which belong to whoever iterates. FedAvg is the same loop without the third step
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from autofedavg.averaging import Bank, LayerKind, Layers, Model
+from autofedavg.averaging import Bank, Model
 from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Constraint, constraint, smoothing
+from autofedavg.constraints import constraint
 from autofedavg.federation import Federation
+from autofedavg.mixture import Mixture
 from autofedavg.notes import Facts
+from autofedavg.plan import Plan
+from autofedavg.seeds import Purpose
 from autofedavg.workbench import Batch, Workbench
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The constants of Algorithm 1; `layers` is given for layer-wise weights."""
-
-    T: int
-    t0: int
-    S: int
-    gamma: Constraint
-    optimiser: BetaOptimiser
-    layers: Layers | None = None
-    layer_kind: LayerKind = "module"
-    reinitialise: bool = False
-    smoothing: float = 0.0
-    data: Literal["validation", "train", "holdout"] = "validation"
-    mode: Literal["eval", "train"] = "eval"
-
-    def for_clients(self) -> Facts:
-        """What a client must know to take a step on beta."""
-        facts = {"gamma": self.gamma.note(), "rate": self.optimiser.client_rate}
-        facts |= {"layers": self.layer_kind if self.layers else None, "mode": self.mode}
-        return facts | {"smoothing": self.smoothing, "data": self.data}
 
 
 @dataclass(frozen=True)
@@ -89,18 +69,33 @@ def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Ro
 
 def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta: Tensor) -> Tensor:
     """LearnAggWeight(w_1 .. w_K, beta^0): S steps on beta, averaged over the clients after each."""
-    federation.share_models(t, w_k)
-    step = plan.optimiser.start()
+    if plan.learning == "clients":
+        federation.share_models(t, w_k)
+    step = plan.server_optimiser().start()
     present = federation.rows(w_k.sites)
     beta_s = beta[present]
-    for s in range(1, plan.S + 1):
-        theta_k = federation.update_beta(t, s, beta_s, **plan.for_clients())
+    for s, how in plan.messages():
+        if plan.learning == "clients":
+            theta_k = federation.update_beta(t, s, beta_s, **how)
+        else:
+            theta_k = update_beta_here(federation, plan, t, s, w_k, beta_s)
         average = torch.stack(list(theta_k.values())).mean(dim=0)
         stepped = plan.gamma.beta(step(plan.gamma.free(beta_s), average))
         # Algorithm 1, but for a client that missed this step: its own entry is left alone.
         answered = [row for row, site in enumerate(w_k.sites) if site in theta_k]
         beta_s = beta_s.index_copy(0, torch.tensor(answered), stepped[answered])
     return beta.index_copy(0, torch.tensor(present), beta_s)
+
+
+def update_beta_here(
+    federation: Federation, plan: Plan, t: int, s: int, w_k: Bank, beta: Tensor
+) -> dict[str, Tensor]:
+    """Step s for every client, taken at the server from gradients at one w (decision 34)."""
+    seed = federation.seeds.number("server", Purpose.ALPHA, t, s)
+    mixture = Mixture(w_k, beta, plan.gamma, plan.layers, seed)
+    gradients = federation.differentiate(t, s, mixture.w, w_k.sites, **plan.for_gradients())
+    rate = plan.optimiser.client_rate
+    return {k: mixture.step(grad, rate, plan.smoothing) for k, grad in gradients.items()}
 
 
 def fed_avg(
@@ -132,18 +127,24 @@ def local_train(
 def update_beta(
     network: Workbench, w_k: Bank, beta: Tensor, x: Batch, how: Facts, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """One step on beta at client k, from a mini-batch x of its own: (theta^{s,k}, loss).
+    """One step on beta at client k, from a mini-batch x of its own: (theta^{s,k}, loss)."""
+    layers = network.layout.layers(how["layers"]) if how["layers"] else None
+    mixture = Mixture(w_k, beta, constraint(how["gamma"]), layers, seed)
+    gradient, loss = network.differentiate(mixture.w, x, how["mode"])
+    return mixture.step(gradient, how["rate"], how["smoothing"]), loss
 
-    dL/dalpha_k = <grad L(w), w_k>, so one forward and one backward of one network give the
-    gradient whatever K is (decision 12); gamma's own derivative is left to autograd.
+
+def update_beta_alone(
+    update: Callable[[Tensor, int], Tensor], beta: Tensor, s: int, how: Facts
+) -> Tensor:
+    """The steps of one message at client k, from step s on: theta after the last of them.
+
+    `update` takes one; Algorithm 1 has one. In between beta is k's own, kept legal (decision 33).
     """
     gamma = constraint(how["gamma"])
-    layers = network.layout.layers(how["layers"]) if how["layers"] else None
-    theta = gamma.free(beta).requires_grad_()
-    alpha = gamma.sample(gamma.beta(theta), seed)
-    gradient, loss = network.differentiate(w_k.combine(alpha, layers), x, how["mode"])
-    objective = (alpha * w_k.project(gradient, layers)).sum()
-    if layers is not None and how["smoothing"]:
-        objective = objective + how["smoothing"] * smoothing(gamma.mean(gamma.beta(theta)))
-    (slope,) = torch.autograd.grad(objective, theta)
-    return theta.detach() - how["rate"] * slope, loss
+    optimiser = BetaOptimiser(**how["optimiser"]) if "steps" in how else BetaOptimiser("sgd", 1.0)
+    step = optimiser.start()
+    for at in range(s, s + how.get("steps", 1)):
+        theta = step(gamma.free(beta), update(beta, at))
+        beta = gamma.beta(theta)
+    return theta

@@ -16,6 +16,7 @@ from torch import nn
 from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.config import LOADERS
 from autofedavg.experiment.ledger import read_json, read_toml
 from autofedavg.experiment.models import load_network
@@ -59,6 +60,8 @@ def federate(
     training: Training | None = None,
     seed: int = 0,
     select: Select = "best",
+    quorum: int = 0,
+    exchange: Exchange | None = None,
     out: Path | str | None = None,
     machine: Machine | None = None,
     watch: Callable[[Seen], None] | None = None,
@@ -76,6 +79,8 @@ def federate(
         seed: of the run.
         select: which models are tested: "best" on the validation loaders, or those after the "last"
             round; then a site needs no validation loader.
+        quorum: clients that must answer a call; 0 for all.
+        exchange: time limits, retries, bad answers, and how models travel.
         out: a run folder to write; goes on with it if it is there. None keeps nothing.
         machine: where to compute.
         watch: told of every round.
@@ -83,6 +88,13 @@ def federate(
     chosen: Method = METHODS[method]() if isinstance(method, str) else method
     chosen.check(len(sites))
     how = training or Training(epochs=1, learning_rate=1e-3)
+    carried = exchange or Exchange()
+    if not 0 <= quorum <= len(sites) or (chosen.needs_all and 0 < quorum < len(sites)):
+        raise ConfigError(
+            f"quorum is {quorum}, and there are {len(sites)} sites",
+            where="federate",
+            remedy="use 0 for all",
+        )
     if chosen.learns_on == "holdout" and any(site.holdout is None for site in sites.values()):
         raise ConfigError(
             "learn_on is 'holdout', but a site has no holdout loader",
@@ -94,9 +106,11 @@ def federate(
     check_run(chosen, rounds, select, problem)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
-        config = to_toml(_described(folder.path.name, chosen, rounds, select, how, sorted(sites)))
+        described = _described(folder.path.name, chosen, rounds, select, how, sorted(sites))
+        described |= {"quorum": quorum, "exchange": carried.model_dump()}
+        config = to_toml(described)
         known = (folder.path / "config.toml").exists()
-        if known and read_toml(folder.path / "config.toml") != tomllib.loads(config):
+        if known and _begun(folder.path) != tomllib.loads(config):
             raise RunError(
                 "this run folder holds a run with other settings",
                 where=str(folder.path),
@@ -110,7 +124,7 @@ def federate(
             )
         asked = machine or Machine()
         used = machine_of(folder.path, asked) if known else asked.resolved()
-        with clients(problem, how, Seeds(seed), used) as federation:
+        with clients(problem, how, Seeds(seed), used, quorum, carried) as federation:
             w0, layout = problem.initial(Seeds(seed))
             if not known:
                 layers = chosen.layer_names(layout)
@@ -128,6 +142,11 @@ def federate(
         alpha = lines[-1]["alpha"] or []
         weights = dict(zip(sorted(sites), alpha, strict=False))
         return Result(trained, weights, lines, summarise(folder.scores(), METRIC))
+
+
+def _begun(path: Path) -> dict[str, Any]:
+    """The settings of a run that is there; versions before had no others for these two."""
+    return {"quorum": 0, "exchange": Exchange().model_dump(), **read_toml(path / "config.toml")}
 
 
 def _described(

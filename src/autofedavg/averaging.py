@@ -22,6 +22,8 @@ from autofedavg.layouts import LayerKind, Layers, Layout, Model, no_counters
 
 __all__ = ["Bank", "LayerKind", "Layers", "Layout", "Model", "model_for"]
 
+ALIGNMENT = 64  # bytes: where PyTorch puts what it allocates
+
 
 @dataclass(frozen=True)
 class Bank:
@@ -73,6 +75,8 @@ class Bank:
             layers: the P layers for layer-wise weights.
         """
         end = gradient.numel()
+        # BLAS sums in another order from elsewhere in memory: engines must not change bits.
+        gradient = gradient.clone() if gradient.data_ptr() % ALIGNMENT else gradient
         if layers is None:
             return (self.values[:, :end] @ gradient).to("cpu", torch.float64)
         g = torch.zeros(len(self.sites), layers.P, dtype=gradient.dtype, device=gradient.device)

@@ -4,13 +4,16 @@
 holds Adam at the server: clients take a unit step, so what they moved by on average is the mean
 gradient. Either starts afresh at every LearnAggWeight, so a run's state is w and beta alone
 (decision 4).
+
+With several steps a message the same two are used by a client on its own steps, afresh in every
+message, and the server averages (decision 33).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +33,10 @@ class BetaOptimiser:
     def client_rate(self) -> float:
         """The step size of the clients' gradient step."""
         return self.rate if self.kind == "sgd" else 1.0
+
+    def note(self) -> dict[str, Any]:
+        """Plain values from which a client rebuilds this object."""
+        return asdict(self) | {"betas": list(self.betas)}
 
     def start(self) -> Step:
         """A fresh step function (theta, mean over k of theta^{s,k}) -> next theta."""

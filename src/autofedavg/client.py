@@ -1,4 +1,4 @@
-"""One institution, engine-free: it answers six kinds of request from its own data.
+"""One institution, engine-free: it answers seven kinds of request from its own data.
 
 An answer is a function of the request, this site's data and what the shelf holds; randomness comes
 from (seed, site, purpose, round, step). So a request may be repeated, on any engine, and a client
@@ -21,7 +21,7 @@ from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.ensemble import Ensemble
 from autofedavg.errors import DataError, TrainingError
 from autofedavg.forms import form_of
-from autofedavg.notes import Note, Site, arrays_of, model_of
+from autofedavg.notes import Facts, Note, Site, arrays_of, model_of
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.workbench import Batch, Loss, Training, Workbench
 
@@ -145,6 +145,7 @@ class Client:
             "local_train": self.local_train,
             "share_models": self.share_models,
             "update_beta": self.update_beta,
+            "differentiate": self.differentiate,
             "evaluate": self.evaluate,
             "validate_local": self.validate_local,
             "class_counts": self.class_counts,
@@ -193,19 +194,38 @@ class Client:
 
     def update_beta(self, note: Note) -> Note:
         how = note.facts
-        t, s = int(how["t"]), int(how["s"])
+        t = int(how["t"])
         bank = self.shelf.bank(how["digest"])
         if bank is None:
             return Note({}, {"missing": True})
-        batch_size = self.workbench.training.batch_size
-        batch = self.data.weight_batch(self.seeds, t, s, how["data"], batch_size)
-        seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
-        with self._seeded(Purpose.NETWORK, t, s):
-            theta, loss = algorithm.update_beta(
-                self.workbench, bank, note.arrays["beta"], batch, how, seed
+        losses: list[float] = []
+
+        def update(beta: Tensor, s: int) -> Tensor:
+            seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
+            x = self._weight_batch(t, s, how)
+            with self._seeded(Purpose.NETWORK, t, s):
+                theta, loss = algorithm.update_beta(self.workbench, bank, beta, x, how, seed)
+            losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
+            return theta
+
+        theta = algorithm.update_beta_alone(update, note.arrays["beta"], int(how["s"]), how)
+        return Note({"theta": theta}, {"loss": sum(losses) / len(losses)})
+
+    def differentiate(self, note: Note) -> Note:
+        how = note.facts
+        t, s = int(how["t"]), int(how["s"])
+        w = model_of(note.arrays)
+        if not self.workbench.layout.holds(w):
+            raise TrainingError(
+                f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
+                where=f"client {self.site}, differentiate, round {t}, step {s}",
+                remedy="give every site the same study",
             )
-        value = self._checked(loss.reshape(1), f"update_beta, round {t}, step {s}")
-        return Note({"theta": theta}, {"loss": value})
+        x = self._weight_batch(t, s, how)
+        with self._seeded(Purpose.NETWORK, t, s):
+            gradient, loss = self.workbench.differentiate(w, x, how["mode"])
+        value = self._checked(loss.reshape(1), f"differentiate, round {t}", s)
+        return Note({"gradient": gradient.clone()}, {"loss": value})
 
     def evaluate(self, note: Note) -> Note:
         form = form_of(note.facts.get("form"))
@@ -219,8 +239,10 @@ class Client:
 
     def validate_local(self, note: Note) -> Note:
         own = self.shelf.own()
+        if note.arrays:  # it was lost, and is sent again
+            own = self.shelf.keep_own(model_of(note.arrays, form=form_of(note.facts.get("form"))))
         if own is None:
-            raise TrainingError("has no trained model to validate", where=f"client {self.site}")
+            return Note({}, {"missing": True})
         scores = self._score(own, "validation")
         metric = note.facts["metric"]
         values = [score.value for score in scores if score.metric == metric]
@@ -252,11 +274,15 @@ class Client:
             raise DataError(f"no {split} case to score", where=f"site {self.site}")
         return scores
 
+    def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
+        size = self.workbench.training.batch_size
+        return self.data.weight_batch(self.seeds, t, s, how["data"], size)
+
     def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""
         return global_seed(self.seeds.number(self.site, purpose, t, s), self.workbench.device)
 
-    def _checked(self, losses: Tensor, place: str) -> float:
+    def _checked(self, losses: Tensor, place: str, first: int = 1) -> float:
         """The mean loss; refuses losses that are not finite, naming the first such step."""
         if not len(losses):
             raise DataError(
@@ -268,10 +294,9 @@ class Client:
         if not math.isfinite(mean):
             bad = (~torch.isfinite(losses)).nonzero()
             step = int(bad[0]) + 1 if len(bad) else len(losses)
-            at = place if "step" in place else f"{place}, step {step}"
             raise TrainingError(
                 f"the loss is {float(losses[step - 1])}",
-                where=f"client {self.site}, {at}",
+                where=f"client {self.site}, {place}, step {first + step - 1}",
                 remedy="lower training.learning_rate, or look at this site's images and labels",
             )
         return mean

@@ -12,7 +12,8 @@ AutoFedAvgError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class AutoFedAvgError(Exception):
@@ -68,6 +69,27 @@ class MissingExtra(AutoFedAvgError):
     """An optional package is not installed."""
 
     exit_code = 2
+
+
+_CARRIED: dict[str, type[AutoFedAvgError]] = {
+    kind.__name__: kind
+    for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError, TrainingError)
+}
+
+
+def error_facts(error: AutoFedAvgError) -> dict[str, str]:
+    """An error as the plain values of an answer, whole: for engines that stay on one machine."""
+    facts = {"error": error.what, "where": error.where, "remedy": error.remedy}
+    return {**facts, "kind": type(error).__name__}
+
+
+def error_in(facts: Mapping[str, Any]) -> AutoFedAvgError | None:
+    """The error that `error_facts` wrote, if it did."""
+    kind, parts = facts.get("kind"), [facts.get(key) for key in ("error", "where", "remedy")]
+    if not isinstance(kind, str) or kind not in _CARRIED:
+        return None
+    what, where, remedy = (part if isinstance(part, str) else "" for part in parts)
+    return _CARRIED[kind](what, where=where, remedy=remedy)
 
 
 def missing_extra(extra: str, package: str) -> MissingExtra:

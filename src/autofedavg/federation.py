@@ -1,27 +1,35 @@
 """The port: all that a server may ask of K clients, over any engine.
 
-Seven members (`sites`, `local_train`, `share_models`, `update_beta`, `evaluate`, `validate_local`,
-`class_counts`) are written once over a thin transport, the `Fleet`. An engine supplies only
-`roster` and `ask`. Bytes and seconds are counted here, and answers are checked here.
+Eight members (`sites`, `local_train`, `share_models`, `update_beta`, `differentiate`, `evaluate`,
+`validate_local`, `class_counts`) are written once over a thin transport, the `Fleet`. An engine
+supplies only `roster` and `ask`. What all calls have in common is in `calls`; what an answer must
+be is in `answers`.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autofedavg.answers import (
+    BadAnswer,
+    class_counts_of,
+    gradient_of,
+    no_arrays,
+    number,
+    scores_of,
+    theta_of,
+)
 from autofedavg.averaging import Bank, Model, model_for
+from autofedavg.calls import Ask, Calls
 from autofedavg.errors import FederationError
+from autofedavg.exchange import Exchange
 from autofedavg.notes import (
     Fleet,
-    Lost,
     Note,
-    Score,
     Scores,
     Site,
     Traffic,
@@ -29,7 +37,6 @@ from autofedavg.notes import (
     bag_of,
     facts_of,
     model_of,
-    total_bytes,
 )
 from autofedavg.seeds import Seeds
 
@@ -40,11 +47,11 @@ class Federation:
     Args:
         fleet: the engine's transport.
         quorum: how many clients must answer a call; None or 0 for all of them.
-        within: seconds a call may take; no limit by default.
+        exchange: time limits, quorums of single calls, retries, bad answers, encodings.
         seeds: the run's random streams, for what the server itself draws.
 
     Note:
-        With a quorum below K the method goes on over those that answered (architecture, part 4);
+        With a quorum below K the method goes on over those that answered (decisions 14 and 31);
         full participation is exactly Algorithm 1.
     """
 
@@ -53,22 +60,25 @@ class Federation:
         fleet: Fleet,
         *,
         quorum: int | None = None,
-        within: float | None = None,
+        exchange: Exchange = Exchange(),  # noqa: B008 - frozen
         seeds: Seeds = Seeds(0),  # noqa: B008 - frozen
     ) -> None:
-        self.fleet, self.seeds = fleet, seeds
+        self.fleet, self.seeds, self.exchange = fleet, seeds, exchange
         self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
-        self.quorum = quorum or len(self.sites)
-        self.within = within
         self.training_over = False
+        self._calls = Calls(fleet, self.K, quorum or 0, exchange)
         self._shared: tuple[str, Bank] | None = None
-        self._account: dict[str, Traffic] = {}
 
     @property
     def K(self) -> int:
         return len(self.sites)
+
+    @property
+    def quorum(self) -> int:
+        """The fewest clients that any call goes on with."""
+        return self.exchange.least(self._calls.quorum, self.K)
 
     def rows(self, names: Sequence[str]) -> list[int]:
         """The positions of these clients in the fixed order."""
@@ -90,24 +100,21 @@ class Federation:
         rows = {name: model_for(w, name) for name in self.names}
         facts = {"t": t, **facts_of(w), **how}
         fresh = bool(how.get("fresh"))
-        answers = self._ask(
-            "local_train",
-            t,
-            {k: Note({} if fresh else arrays_of(w_k), facts) for k, w_k in rows.items()},
-        )
+        notes = {k: Note({} if fresh else arrays_of(w_k), facts) for k, w_k in rows.items()}
         like = rows[self.names[0]]
-        for name, answer in answers.items():
-            self._check_model(name, t, answer, like)
-        bank = Bank.gather(
-            {name: model_of(answer.arrays, form=w.form) for name, answer in answers.items()}
-        )
-        self._check_finite(t, bank)
-        return bank, self._numbers("local_train", t, answers, "loss")
+
+        def read(_: str, answer: Note) -> tuple[Model, float]:
+            return trained_model(answer, like), number(answer, "loss")
+
+        answers = self._calls.ask(Ask("local_train", notes, read, t))
+        bank = Bank.gather({name: w_k for name, (w_k, _) in answers.items()})
+        return bank, {name: loss for name, (_, loss) in answers.items()}
 
     def share_models(self, t: int, w_k: Bank) -> None:
         """Sends every client the K-1 models it does not have."""
         self._shared = (w_k.digest(), w_k)
-        self._ask("share_models", t, {name: self._bag(t, name) for name in w_k.sites})
+        notes = {name: self._bag(t, name) for name in w_k.sites}
+        self._calls.ask(Ask("share_models", notes, _nothing, t))
 
     def update_beta(self, t: int, s: int, beta: Tensor, **how: Any) -> dict[str, Tensor]:
         """One step s on beta at every client that has the models.
@@ -127,37 +134,54 @@ class Federation:
             )
         digest, bank = self._shared
         note = Note({"beta": beta}, {"t": t, "s": s, "digest": digest, **how})
-        answers = dict(self._ask("update_beta", t, dict.fromkeys(bank.sites, note)))
-        forgetful = [name for name, answer in answers.items() if answer.facts.get("missing")]
+        forgetful: list[str] = []
+
+        def read(name: str, answer: Note) -> Tensor | None:
+            if answer.facts.get("missing") is not True:
+                return theta_of(answer, beta, s)
+            if name in forgetful:
+                raise BadAnswer("cannot keep the models it is sent")
+            forgetful.append(name)
+            return None
+
+        asked = dict.fromkeys(bank.sites, note)
+        stepped = self._calls.ask(Ask("update_beta", asked, read, t, s))
         if forgetful:
-            answers = {k: a for k, a in answers.items() if k not in forgetful}
-            needed = max(0, min(self.quorum, len(bank.sites)) - len(answers))
+            there = len(stepped) - len(forgetful)
+            needed = max(0, self._calls.needed("update_beta", len(asked)) - there)
             whole = {name: self._bag(t, name, whole=True) for name in forgetful}
-            back = self._ask("share_models", t, whole, needed)
-            answers |= self._ask("update_beta", t, dict.fromkeys(back, note), needed)
-        stepped = {}
-        for name in (name for name in bank.sites if name in answers):
-            if set(answers[name].arrays) != {"theta"}:
-                raise FederationError(
-                    f"answered step {s} with {sorted(answers[name].arrays)} instead of theta",
-                    client=name,
-                    call="update_beta",
-                    round=t,
-                    remedy="give every site the same version",
-                )
-            theta = stepped[name] = answers[name].arrays["theta"]
-            if theta.shape != beta.shape or not bool(torch.isfinite(theta).all()):
-                raise FederationError(
-                    f"its beta for step {s} has a wrong shape or is not finite",
-                    client=name,
-                    call="update_beta",
-                    round=t,
-                    remedy="lower method.beta_rate, or look at this site's images",
-                )
-        return stepped
+            back = self._calls.ask(Ask("share_models", whole, _nothing, t, s, needed))
+            asked = dict.fromkeys(back, note)
+            stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
+        return {name: theta for name, theta in stepped.items() if theta is not None}
+
+    def differentiate(
+        self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
+    ) -> dict[str, Tensor]:
+        """The gradient at w of the loss of each of these clients' mini-batch of step s.
+
+        Args:
+            t: the round.
+            s: the step of LearnAggWeight.
+            w: where the loss is differentiated.
+            sites: who is asked.
+            length: D', the numbers of w that are trained.
+            **how: plain values for the clients: `data`, the split; `mode`, the network's.
+
+        Returns:
+            grad L_k(w), (D',), of those that answered; good until the next call.
+        """
+        note = Note(arrays_of(w), {"t": t, "s": s, **how})
+
+        def read(_: str, answer: Note) -> Tensor:
+            return gradient_of(answer, length, w.values.dtype, s)
+
+        return self._calls.ask(Ask("differentiate", dict.fromkeys(sites, note), read, t, s))
 
     def evaluate(self, w: Model | Bank, split: str) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
+
+        Every client must answer for the test split, whatever the quorum: a table has no holes.
 
         Raises:
             FederationError: the test split is asked for before training is over.
@@ -174,83 +198,46 @@ class Federation:
             note = Note(arrays_of(w), facts)
         else:
             note = Note(bag_of(w), {**facts, "sites": list(w.sites)})
-        answers = self._ask("evaluate", None, dict.fromkeys(self.names, note))
-        rows = []
-        for name, answer in answers.items():
-            if "scores" not in answer.facts:
-                raise FederationError("sent no scores", client=name, call="evaluate")
-            for case, metric, value in answer.facts["scores"]:
-                if not math.isfinite(value):
-                    raise FederationError(
-                        f"{metric} of case {case} is {value}", client=name, call="evaluate"
-                    )
-                rows.append(Score(name, case, metric, value))
-        return Scores(tuple(rows))
+        needed = self.K if split == "test" else None
+        asked = dict.fromkeys(self.names, note)
+        answers = self._calls.ask(
+            Ask("evaluate", asked, lambda name, answer: scores_of(answer, name), needed=needed)
+        )
+        return Scores(tuple(row for rows in answers.values() for row in rows))
 
     def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
-        """The mean validation score of its own w_k, of every client that trained in round t."""
-        note = Note({}, {"t": t, "metric": metric})
-        answers = self._ask("validate_local", t, dict.fromkeys(w_k.sites, note))
-        return self._numbers("validate_local", t, answers, "score")
+        """The mean validation score of its own w_k, of every client that trained in round t.
+
+        A client that has lost its model since is sent it.
+        """
+        facts = {"t": t, "metric": metric}
+
+        def read(_: str, answer: Note) -> float:
+            no_arrays(answer)
+            return number(answer, "score")
+
+        def mend(name: str, answer: Note) -> Note | None:
+            if answer.facts.get("missing") is not True:
+                return None
+            return Note(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
+
+        asked = dict.fromkeys(w_k.sites, Note({}, facts))
+        return self._calls.ask(Ask("validate_local", asked, read, t, mend=mend))
 
     def class_counts(self, t: int) -> dict[str, list[int] | None]:
         """Training cases per class of every client; None where a client does not know them."""
-        answers = self._ask("class_counts", t, dict.fromkeys(self.names, Note({}, {"t": t})))
-        told = {name: answer.facts.get("classes") for name, answer in answers.items()}
-        for name, counts in told.items():
-            if counts is not None and not all(isinstance(n, int) and n >= 0 for n in counts):
-                raise FederationError(
-                    f"its class counts are {counts}", client=name, call="class_counts", round=t
-                )
-        return told
+        asked = dict.fromkeys(self.names, Note({}, {"t": t}))
+        return self._calls.ask(
+            Ask("class_counts", asked, lambda name, answer: class_counts_of(answer), t)
+        )
 
     def take_account(self) -> dict[str, Traffic]:
         """Calls, seconds and bytes per call since the last time this was asked."""
-        taken, self._account = self._account, {}
-        return taken
+        return self._calls.take_account()
 
-    def _ask(
-        self,
-        call: str,
-        t: int | None,
-        notes: Mapping[str, Note],
-        quorum: int | None = None,
-    ) -> dict[str, Note]:
-        started = time.perf_counter()
-        answers = self.fleet.ask(call, notes, self.within)
-        cost = self._account.setdefault(call, Traffic())
-        cost.calls += 1
-        cost.seconds += time.perf_counter() - started
-        cost.down += total_bytes(notes.values())
-        given: dict[str, Note] = {}
-        for name in notes:
-            answer = answers.get(name)
-            if isinstance(answer, Note):
-                given[name] = answer
-        cost.up += total_bytes(given.values())
-        needed = min(self.quorum, len(notes)) if quorum is None else quorum
-        if len(given) < needed:
-            lost = next(name for name in notes if name not in given)
-            missing = answers.get(lost)
-            reason = missing.reason if isinstance(missing, Lost) else "no answer"
-            raise FederationError(
-                f"did not answer ({reason}); {len(given)} of {len(notes)} answered, "
-                f"{needed} needed",
-                client=lost,
-                call=call,
-                round=t,
-                remedy="mend the client and resume the run",
-            )
-        return given
-
-    def _numbers(
-        self, call: str, t: int, answers: Mapping[str, Note], fact: str
-    ) -> dict[str, float]:
-        found = {name: float(answer.facts.get(fact, math.nan)) for name, answer in answers.items()}
-        for name, value in found.items():
-            if not math.isfinite(value):
-                raise FederationError(f"its {fact} is {value}", client=name, call=call, round=t)
-        return found
+    def take_events(self) -> list[dict[str, Any]]:
+        """Who was lost, dropped, asked or sent again, or came back, since this was last asked."""
+        return self._calls.take_events()
 
     def _bag(self, t: int, name: str, *, whole: bool = False) -> Note:
         """The models client `name` needs: the others', or all of them."""
@@ -259,26 +246,24 @@ class Federation:
         arrays = bag_of(bank, without=None if whole else name)
         return Note(arrays, {"t": t, "sites": list(bank.sites), "digest": digest})
 
-    def _check_model(self, name: str, t: int, answer: Note, like: Model) -> None:
-        expected = {k: (a.shape, a.dtype) for k, a in arrays_of(like).items()}
-        found = {k: (a.shape, a.dtype) for k, a in answer.arrays.items()}
-        if expected != found:
-            raise FederationError(
-                f"its model does not fit the network: {found} instead of {expected}",
-                client=name,
-                call="local_train",
-                round=t,
-                remedy="give every site the same study",
-            )
 
-    def _check_finite(self, t: int, bank: Bank) -> None:
-        good = torch.isfinite(bank.values.sum(dim=1)).tolist()
-        for name, fine in zip(bank.sites, good, strict=True):
-            if not fine:
-                raise FederationError(
-                    "its trained model holds numbers that are not finite",
-                    client=name,
-                    call="local_train",
-                    round=t,
-                    remedy="lower training.learning_rate, or look at this site's images",
-                )
+def trained_model(answer: Note, like: Model) -> Model:
+    """The model a client has trained: shapes and types of the one it started from, all finite."""
+    expected = {k: (a.shape, a.dtype) for k, a in arrays_of(like).items()}
+    found = {k: (a.shape, a.dtype) for k, a in answer.arrays.items()}
+    if expected != found:
+        raise BadAnswer(
+            f"its model does not fit the network: {found} instead of {expected}",
+            "give every site the same study",
+        )
+    model = model_of(answer.arrays, form=like.form)
+    if not bool(torch.isfinite(model.values.sum())):
+        raise BadAnswer(
+            "its trained model holds numbers that are not finite",
+            "lower training.learning_rate, or look at this site's images",
+        )
+    return model
+
+
+def _nothing(name: str, answer: Note) -> None:
+    """There is nothing to read in the answer."""

@@ -131,6 +131,12 @@ class Layout:
         counted = sum(shape.numel() for _, shape in self.counters)
         return self.size * torch.empty((), dtype=self.dtype).element_size() + 8 * counted
 
+    def holds(self, model: Model) -> bool:
+        """Whether a model has this network's sizes and type."""
+        counted = sum(shape.numel() for _, shape in self.counters)
+        values = model.values.shape == (self.size,) and model.values.dtype == self.dtype
+        return values and model.counters.shape == (counted,)
+
     def layers(self, kind: LayerKind) -> Layers:
         """The P layers: by owning module ("module"), or one per tensor ("tensor").
 

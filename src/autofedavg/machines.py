@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.client import Problem
-from autofedavg.engines import ENGINES
+from autofedavg.engines import ENGINES, REMOTE
+from autofedavg.engines.remote.job import WAIT
 from autofedavg.errors import ConfigError
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json
 from autofedavg.federation import Federation
@@ -27,12 +29,21 @@ class Machine:
         device: "cpu" or "cuda"; None for the CPU.
         workers: worker processes; None lets the engine choose.
         threads: threads per worker; None lets the engine choose.
+        supervise: whether a real engine's job that ends early is started anew by itself.
+        wait: seconds a real engine's server waits for the sites to join.
     """
 
     engine: str | None = None
     device: str | None = None
     workers: int | None = None
     threads: int | None = None
+    supervise: bool = False
+    wait: float = WAIT
+
+    @property
+    def remote(self) -> bool:
+        """Whether every site is a process of its own, behind an engine's network."""
+        return self.engine in REMOTE
 
     def resolved(self) -> Machine:
         """With the engine and the device filled in; workers and threads are the engine's choice."""
@@ -71,6 +82,7 @@ def clients(
     seeds: Seeds,
     machine: Machine,
     quorum: int | None = None,
+    exchange: Exchange = Exchange(),  # noqa: B008 - frozen
 ) -> Iterator[Federation]:
     """The federation of a problem's clients, on the engine asked for."""
     machine = machine.resolved()
@@ -83,7 +95,7 @@ def clients(
         threads=machine.threads,
         device=machine.device,
     ) as fleet:
-        yield Federation(fleet, quorum=quorum, seeds=seeds)
+        yield Federation(fleet, quorum=quorum, exchange=exchange, seeds=seeds)
 
 
 def machine_of(path: Path, asked: Machine) -> Machine:
@@ -104,4 +116,6 @@ def machine_of(path: Path, asked: Machine) -> Machine:
         asked.device or before["asked_device"],
         asked.workers,
         threads,
+        asked.supervise,
+        asked.wait,
     )

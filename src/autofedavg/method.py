@@ -48,6 +48,10 @@ class Method(Settings):
         """Models that are sent to every client to validate a round, on average over the rounds."""
         return 1.0 if self.has_global_model else 0.0
 
+    def models_held(self, sites: int) -> int:
+        """Models in memory at once: those of all clients, and the global one."""
+        return sites + 1
+
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         """The layers that alpha has a weight each for; empty with one weight per client."""
         return ()

@@ -81,10 +81,15 @@ class Scores:
                 found.setdefault(row.site, []).append(row.value)
         return {site: sum(values) / len(values) for site, values in found.items()}
 
-    def mean(self, metric: str) -> float:
-        """Mean over sites of the mean over cases: how the paper selects the global model."""
-        means = self.by_site(metric).values()
-        return sum(means) / len(means)
+    def mean(self, metric: str, before: Mapping[str, float] | None = None) -> float:
+        """Mean over sites of the mean over cases: how the paper selects the global model.
+
+        Args:
+            metric: the score.
+            before: earlier means of sites; one stands in for a site that has none here.
+        """
+        means = {**(before or {}), **self.by_site(metric)}
+        return sum(means[site] for site in sorted(means)) / len(means)
 
 
 @dataclass

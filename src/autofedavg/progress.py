@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen
-from autofedavg.studies import Observer
+from autofedavg.observers import Observer
 
 EVERY = 60.0  # seconds between two lines in a log
 

@@ -4,68 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.trial import Trial, placed_again
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
 from autofedavg.experiment.ledger import read_json, read_toml, run_path
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import Seen, check_run
+from autofedavg.experiment.run import check_run
 from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine, about_run, clients, machine_of
+from autofedavg.observers import Observer
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import checked_device
-
-
-class Observer:
-    """Told how a study goes; the command line draws its bars with one. Does nothing itself."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Data is being made ready."""
-
-    def found(self, folder: Path) -> None:
-        """A run that was finished before: nothing is computed."""
-
-    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
-        """Run `index` of `total` begins; its folder may not be there yet."""
-
-    def round(self, seen: Seen) -> None:
-        """A round is over and on disk."""
-
-    def finished(self, folder: Path) -> None:
-        """A run is over."""
-
-
-class Observers(Observer):
-    """Tells several observers, one after the other."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        for observer in self._observers:
-            observer.preparing(what, done, total)
-
-    def found(self, folder: Path) -> None:
-        for observer in self._observers:
-            observer.found(folder)
-
-    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
-        for observer in self._observers:
-            observer.started(run, seed, index, total, folder)
-
-    def round(self, seen: Seen) -> None:
-        for observer in self._observers:
-            observer.round(seen)
-
-    def finished(self, folder: Path) -> None:
-        for observer in self._observers:
-            observer.finished(folder)
 
 
 def run_study(
@@ -171,17 +129,60 @@ def _run_all(
     observer: Observer,
 ) -> None:
     problems: dict[str, Problem] = {}
-    for index, (path, config, seed) in enumerate(wanted, 1):
-        if (path / "status.json").exists() and RunFolder(path).status() == "finished":
-            observer.found(path)
-            continue
-        if (path / "config.toml").exists():  # what was begun goes on as it was begun
-            config = parse_run(read_toml(path / "config.toml"), str(path))
-        config = config.resolved(observer.preparing)
-        key = _problem(problems, config.task, observer.preparing)
-        observer.started(config, seed, index, len(wanted), path)
-        _run_one(path, config, seed, machine, problems[key], observer)
-        observer.finished(path)
+    with ExitStack() as engines:
+        trials: dict[Path, Trial] = {}
+        for index, (path, config, seed) in enumerate(wanted, 1):
+            if (path / "status.json").exists() and RunFolder(path).status() == "finished":
+                observer.found(path)
+                continue
+            known = (path / "config.toml").exists()
+            if known:  # what was begun goes on as it was begun
+                config = parse_run(read_toml(path / "config.toml"), str(path))
+                config = config.with_task(placed_again(path, config.task))
+                config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
+            config = config.resolved(observer.preparing)
+            used = machine_of(path, machine) if known else machine.resolved()
+            observer.started(config, seed, index, len(wanted), path)
+            if used.remote:
+                _run_as_job(path, config, seed, used, observer, trials, engines)
+            else:
+                key = _problem(problems, config.task, observer.preparing)
+                _run_one(path, config, seed, used, problems[key], observer)
+            observer.finished(path)
+
+
+def _run_as_job(
+    path: Path,
+    config: RunConfig,
+    seed: int,
+    machine: Machine,
+    observer: Observer,
+    trials: dict[Path, Trial],
+    engines: ExitStack,
+) -> None:
+    """One row on a real engine on this machine; its processes serve the rows after it too."""
+    study = path.parents[2 if config.folds else 1]
+    config.task.prepare(observer.preparing)  # once, before every site looks for it
+    job = Job.of(
+        study.name,
+        config,
+        seed,
+        config.task.site_names(),
+        wait=machine.wait,
+        threads=machine.threads or 1,
+        supervised=machine.supervise,
+    )
+    if job.folder(study.parent) != path:
+        raise RunError(
+            "this run folder was renamed, and the server finds it by its name",
+            where=str(path),
+            remedy=f"call it {job.folder(study.parent)} again",
+        )
+    if study.parent not in trials:
+        opens = ENGINES[str(machine.engine)]
+        trial = Trial(opens, study.parent, str(machine.device), machine.supervise)
+        trials[study.parent] = engines.enter_context(trial)
+    trials[study.parent].run(job, config.task, observer.round)
 
 
 def _run_one(
@@ -196,19 +197,18 @@ def _run_one(
     known = (path / "config.toml").exists()
     if known:
         _refuse_other_data(path, config.task)
-    used = machine_of(path, machine) if known else machine.resolved()
     quorum = config.general.quorum or None
     select = config.general.select
     check_run(config.method, config.T, select, problem)
-    with clients(problem, config.training, seeds, used, quorum) as federation:
+    with clients(problem, config.training, seeds, machine, quorum, config.exchange) as federation:
         w0, layout = problem.initial(seeds)
 
         def about() -> dict[str, Any]:
             data = config.task.describe()
             layers = config.method.layer_names(layout)
-            return about_run(used, federation, seed, data, problem.metric, config.folds, layers)
+            return about_run(machine, federation, seed, data, problem.metric, config.folds, layers)
 
-        work = Work(config, seed, federation, w0, layout, str(used.device), about)
+        work = Work(config, seed, federation, w0, layout, str(machine.device), about)
         run_row(path, work, observer.round)
 
 

@@ -35,19 +35,24 @@ def fleet_problem(method=""):
     return toy_problem(3, NETWORKS.get(method, norm_net))
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+CHOSEN = [(method, {}) for method in METHODS]
+CHOSEN += [("auto-fedavg", {"steps_per_message": 6}), ("auto-fedavg", {"learning": "server"})]
+
+
+@pytest.mark.parametrize(("method", "settings"), CHOSEN, ids=str)
 @pytest.mark.parametrize("engine", list(ENGINES))
 @pytest.mark.parametrize("workers", [1, 2])
-def test_same_bits_as_without_an_engine(engine, method, workers) -> None:
-    chosen, problem = METHODS[method](), fleet_problem(method)
+def test_same_bits_as_without_an_engine(engine, method, settings, workers) -> None:
+    chosen, problem = METHODS[method](**settings), fleet_problem(method)
     with ENGINES[engine](problem, TRAINING, Seeds(7), workers=workers) as fleet:
         direct = DirectFleet(fleet_problem(method))
         assert history(fleet, chosen, problem) == history(direct, chosen, problem)
 
 
+@pytest.mark.parametrize("learning", ["clients", "server"])
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_traffic_is_the_same_whatever_carries_it(engine) -> None:
-    chosen = METHODS["auto-fedavg"]()
+def test_traffic_is_the_same_whatever_carries_it(engine, learning) -> None:
+    chosen = METHODS["auto-fedavg"](learning=learning)
 
     def cost(fleet) -> dict[str, tuple[int, int, int]]:
         federation = Federation(fleet)

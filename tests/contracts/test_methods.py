@@ -148,6 +148,8 @@ CHANGES = {
         {"keep_above_one": "softplus"},
         {"weights": "layer", "layer": "tensor"},
         {"weights": "layer", "smoothing": 5.0},
+        {"steps_per_message": 2},
+        {"learning": "server"},
     ],
     "ensemble": [{"initial": "shared"}],
     "fedavg": [{"weights": "even"}],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.rows import Rounds
 from autofedavg.methods import METHODS
 from autofedavg.settings import origins
@@ -34,7 +35,7 @@ def test_the_paper_map_names_tests_that_exist() -> None:
 
 
 def every_setting():
-    holders = [("", Rounds()), ("training", Training())]
+    holders = [("", Rounds()), ("training", Training()), ("exchange", Exchange())]
     holders += [(name, METHODS[name]()) for name in METHODS]
     holders += [(name, TASKS[name]()) for name in TASKS]
     for owner, settings in holders:

@@ -2,6 +2,8 @@
 
 Client A pulls w towards 2, client B towards -4; one local step goes half the way. A learns the
 weights on the point 1.25, B on -0.25. With one weight, dL_k/dalpha_j = (w - v_k) w_j.
+
+The softmax draws nothing, so the trace is the same whoever takes the steps (decision 34).
 """
 
 from math import exp
@@ -19,12 +21,18 @@ RATE = 0.32
 T, T0, S = 6, 2, 2
 
 
-@pytest.fixture(scope="module")
-def rounds():
+@pytest.fixture(scope="module", params=["clients", "server"])
+def rounds(request):
     sites = {k: PointSite((TARGET[k],), (VALIDATION[k],)) for k in "AB"}
     training = Training(iterations=1, optimiser="sgd", learning_rate=0.5, momentum=0.0)
     method = AutoFedAvg(
-        constraint="softmax", t0=T0, S=S, beta_optimiser="sgd", beta_rate=RATE, beta0=0.0
+        constraint="softmax",
+        t0=T0,
+        S=S,
+        beta_optimiser="sgd",
+        beta_rate=RATE,
+        beta0=0.0,
+        learning=request.param,
     )
     return rounds_of(method, DirectFleet(point_problem((0.0,), sites), training), T)
 

@@ -94,6 +94,32 @@ def test_nobody_is_sent_its_own_model():
         assert sorted(bag.arrays) == [f"values/{name}" for name in others]
 
 
+@pytest.mark.parametrize("K", [2, 5])
+@pytest.mark.parametrize("t0", [1, 2])
+def test_learned_at_the_server_it_is_s_over_t0_whatever_k(K, t0):
+    """Per call and client S models down and S gradients up, instead of K - 1 models down."""
+    method = AutoFedAvg(t0=t0, S=S, learning="server")
+    learned, fleet, layout = measure(method, K)
+    assert set(learned) == {"local_train", "differentiate"}
+    assert learned["differentiate"].calls == T // t0 * S
+    models = T // t0 * S * K * layout.nbytes
+    assert arrays_sent(fleet, "differentiate") == models
+    both_ways = 2 * arrays_sent(fleet, "local_train")
+    assert 2 * models / both_ways == method.extra_traffic(K) == S / t0
+    labels = cost_of(learned, "differentiate") - 2 * models
+    assert 0 < labels < 0.001 * models
+
+
+@pytest.mark.parametrize(("m", "messages"), [(1, 3), (2, 2), (3, 1)])
+def test_several_steps_a_message_save_messages_and_the_models_stay_the_same(m, messages):
+    plain, _, _ = measure(AutoFedAvg(t0=2, S=S), 3)
+    learned, fleet, _ = measure(AutoFedAvg(t0=2, S=S, steps_per_message=m), 3)
+    assert learned["update_beta"].calls == 2 * messages
+    assert arrays_sent(fleet, "update_beta") == 2 * messages * 3 * 3 * BETA_BYTES
+    assert learned["share_models"].down == plain["share_models"].down
+    assert AutoFedAvg(S=S, steps_per_message=m).extra_traffic(3) == 1.0
+
+
 def test_layer_wise_beta_costs_p_numbers_instead_of_one():
     _, network_wise, layout = measure(AutoFedAvg(t0=4, S=S), 3)
     _, layer_wise, _ = measure(AutoFedAvg(t0=4, S=S, weights="layer"), 3)

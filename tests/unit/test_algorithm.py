@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from autofedavg.algorithm import Plan, Round, among, auto_fedavg, fed_avg
+from autofedavg.algorithm import Round, among, auto_fedavg, fed_avg
 from autofedavg.averaging import Bank
 from autofedavg.beta_optimiser import BetaOptimiser
 from autofedavg.client import Problem
@@ -16,6 +16,7 @@ from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.local_only import LocalOnly
+from autofedavg.plan import Plan
 from toy import (
     METRIC,
     TRAINING,
@@ -30,6 +31,8 @@ from toy import (
     toy_problem,
     toy_site,
 )
+
+HOW = [{}, {"steps_per_message": 2}, {"steps_per_message": 5}, {"learning": "server"}]
 
 
 @pytest.mark.parametrize("constraint", ["softmax", "dirichlet"])
@@ -53,7 +56,8 @@ def test_t0_beyond_t_is_an_even_average_layer_wise_too(problem, constraint):
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 @pytest.mark.parametrize("weights", ["network", "layer"])
-def test_permuting_clients_permutes_what_is_learned(order, weights):
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_permuting_clients_permutes_what_is_learned(order, weights, how):
     """The same three data sets under permuted names; nothing random is left."""
 
     def run(kinds):
@@ -62,7 +66,7 @@ def test_permuting_clients_permutes_what_is_learned(order, weights):
             for name, k in zip("ABC", kinds, strict=True)
         }
         problem = Problem(lambda: mlp(torch.float64), cross_entropy, sites, METRIC)
-        method = AutoFedAvg(constraint="softmax", weights=weights, S=5)
+        method = AutoFedAvg(constraint="softmax", weights=weights, S=5, **how)
         return rounds_of(method, DirectFleet(problem), 2)[-1]
 
     straight, permuted = run(range(3)), run(order)
@@ -79,9 +83,11 @@ def test_permuting_clients_permutes_what_is_learned(order, weights):
         AutoFedAvg(t0=2, S=3),
         AutoFedAvg(t0=1, S=2, weights="layer", constraint="softmax"),
         AutoFedAvg(t0=2, S=3, keep_above_one="softplus"),
+        AutoFedAvg(t0=2, S=3, steps_per_message=2),
+        AutoFedAvg(t0=2, S=3, learning="server", mode="train"),
         FedAvg(),
     ],
-    ids=["dirichlet", "layer-wise", "softplus", "fedavg"],
+    ids=["dirichlet", "layer-wise", "softplus", "two steps", "server", "fedavg"],
 )
 def test_going_on_from_a_round_is_the_same_as_never_having_stopped(method):
     problem = toy_problem(3, norm_net)
@@ -149,20 +155,26 @@ def test_without_a_quorum_a_lost_client_ends_the_run(problem, method):
 
 @pytest.mark.parametrize("weights", ["network", "layer"])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_an_absent_client_s_beta_is_untouched_and_comes_back_with_it(problem, weights, optimiser):
+@pytest.mark.parametrize("how", [{}, {"steps_per_message": 2}, {"learning": "server"}], ids=str)
+def test_an_absent_client_s_beta_is_untouched_and_comes_back_with_it(
+    problem, weights, optimiser, how
+):
     fleet = DirectFleet(problem, intercept=lose("B", verb="local_train", t=2))
-    method = AutoFedAvg(weights=weights, S=3, beta_optimiser=optimiser, beta_rate=0.5)
+    method = AutoFedAvg(weights=weights, S=3, beta_optimiser=optimiser, beta_rate=0.5, **how)
     first, second, third = rounds_of(method, fleet, 3, quorum=2)
     assert torch.equal(second.beta[1], first.beta[1])
     assert not torch.equal(second.beta[0], first.beta[0])
     assert not torch.equal(second.beta[2], first.beta[2])
     assert torch.equal(second.alpha, method.gamma().alpha(second.beta))
     assert not torch.equal(third.beta[1], second.beta[1])
-    assert all(len(note.arrays["beta"]) == 2 for note in sent_in(fleet, 2))
+    assert all(len(note.arrays["beta"]) == 2 for note in sent_in(fleet, "update_beta", 2))
+    verb = "differentiate" if "learning" in how else "update_beta"
+    messages = 2 if "steps_per_message" in how else 3
+    assert len(sent_in(fleet, verb, 2)) == 2 * messages
 
 
-def sent_in(fleet, t):
-    return [note for note in fleet.sent("update_beta") if note.facts["t"] == t]
+def sent_in(fleet, verb, t):
+    return [note for note in fleet.sent(verb) if note.facts["t"] == t]
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
@@ -174,6 +186,29 @@ def test_a_client_that_missed_a_step_leaves_its_own_entry_alone(problem, optimis
     assert after[1] == before[1]
     assert after[0] != before[0]
     assert after[2] != before[2]
+
+
+@pytest.mark.parametrize("weights", ["network", "layer"])
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [("update_beta", {"steps_per_message": 2}), ("differentiate", {"learning": "server"})],
+    ids=["two steps", "server"],
+)
+def test_a_client_that_missed_a_whole_call_leaves_its_entry_alone(problem, weights, verb, how):
+    fleet = DirectFleet(problem, intercept=lose("B", verb=verb))
+    (only,) = rounds_of(AutoFedAvg(weights=weights, S=3, **how), fleet, 1, quorum=2)
+    assert bool((only.beta[1] == 6.0).all())
+    assert bool((only.beta[[0, 2]] != 6.0).all())
+
+
+def test_a_client_that_missed_one_message_of_several_comes_back_for_the_next(problem):
+    fleet = DirectFleet(problem, intercept=lose("B", verb="update_beta", s=1))
+    method = AutoFedAvg(constraint="softmax", S=4, steps_per_message=2)
+    (only,) = rounds_of(method, fleet, 1, quorum=2)
+    (*_, second) = fleet.sent("update_beta", "B")
+    assert second.arrays["beta"][1] == 0.0
+    assert second.arrays["beta"][0] != 0.0
+    assert only.beta[1] != 0.0
 
 
 def test_beta_is_averaged_over_those_that_answered(problem):

@@ -104,6 +104,19 @@ def test_a_projection_is_float64_on_the_cpu_whatever_the_models_are():
     assert bank.project(g, layout.layers("module")).dtype == torch.float64
 
 
+def test_a_projection_does_not_depend_on_where_the_gradient_lies():
+    """Engines hand over gradients at any address; sums of float32 would differ in the last bits."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(3, 1001, generator=generator)
+    bank = Bank(("A", "B", "C"), values, torch.zeros(3, 0, dtype=torch.int64))
+    gradient = torch.randn(1001, generator=generator)
+    layers = Layers(("a", "b"), ((0, 300, 0), (300, 1001, 1)))
+    for shift in range(1, 16):
+        moved = torch.empty(1001 + shift)[shift:].copy_(gradient)
+        assert torch.equal(bank.project(moved), bank.project(gradient)), shift
+        assert torch.equal(bank.project(moved, layers), bank.project(gradient, layers)), shift
+
+
 def test_alpha_is_cast_to_the_type_of_the_models():
     bank, _ = bank_of(mlp, 2)
     assert bank.combine(float64([0.5, 0.5])).values.dtype == torch.float32

@@ -1,5 +1,7 @@
 """From the clients' stepped beta to the next one."""
 
+import json
+
 import pytest
 import torch
 
@@ -37,6 +39,15 @@ def test_adam_goes_on_from_the_theta_it_is_given():
     step(float64([6.0]), float64([5.0]))
     after = step(float64([1.0]), float64([1.0]))
     assert abs(after.item() - 1.0) < 0.2
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_client_rebuilds_it_from_plain_values(kind):
+    optimiser = BetaOptimiser(kind, 0.3)
+    again = BetaOptimiser(**json.loads(json.dumps(optimiser.note())))
+    theta, average = float64([6.0, 2.0]), float64([5.0, 2.5])
+    assert torch.equal(again.start()(theta, average), optimiser.start()(theta, average))
+    assert again.client_rate == optimiser.client_rate
 
 
 def test_every_start_is_fresh():

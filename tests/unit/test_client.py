@@ -39,13 +39,17 @@ def requests(problem, **settings):
     w_k, _ = federation.local_train(1, w0, T=2)
     federation.share_models(1, w_k)
     plan = AutoFedAvg(**settings).plan(layout, 2)
-    federation.update_beta(1, 1, plan.gamma.initial(2), **plan.for_clients())
+    ((s, how), *_) = plan.messages()
+    federation.update_beta(1, s, plan.gamma.initial(2), **how)
+    federation.differentiate(1, s, w0, "AB", **plan.for_gradients())
     federation.evaluate(w0, "validation")
     federation.validate_local(1, w_k, METRIC)
+    federation.class_counts(1)
     return {verb: note for verb, site, note in fleet.asked if site == "A"}
 
 
-VERBS = ["local_train", "share_models", "update_beta", "evaluate", "validate_local"]
+VERBS = ["local_train", "share_models", "update_beta", "differentiate", "evaluate"]
+VERBS += ["validate_local", "class_counts"]
 
 
 def same(one, other):
@@ -55,8 +59,9 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_every_request_may_be_repeated(problem, mode):
-    client, asked = make_client(problem, "A"), requests(problem, mode=mode)
+@pytest.mark.parametrize("m", [1, 3])
+def test_every_request_may_be_repeated(problem, mode, m):
+    client, asked = make_client(problem, "A"), requests(problem, mode=mode, steps_per_message=m)
     for verb in VERBS:
         first = client.answer(verb, asked[verb])
         first = Note({k: a.clone() for k, a in first.arrays.items()}, first.facts)
@@ -189,6 +194,43 @@ def test_a_nan_while_learning_beta_names_client_round_and_step(problem):
         client.answer("update_beta", step)
 
 
+def test_a_nan_in_a_message_of_several_steps_names_the_first_bad_one(problem):
+    class LateNan(ToySite):
+        def weight_batch(self, seeds, t, s, split, batch_size):
+            x, y = super().weight_batch(seeds, t, s, split, batch_size)
+            return (x * torch.nan if s >= 3 else x), y
+
+    asked = requests(problem, steps_per_message=5)
+    sites = {**problem.sites, "A": LateNan("A", problem.sites["A"].splits)}
+    client = make_client(Problem(problem.network, problem.loss, sites, METRIC), "A")
+    for verb in ("local_train", "share_models"):
+        client.answer(verb, asked[verb])
+    with pytest.raises(
+        AutoFedAvgError, match=r"^client A, update_beta, round 1, step 3: the loss is nan; lower"
+    ):
+        client.answer("update_beta", asked["update_beta"])
+
+
+def test_the_loss_of_a_message_is_the_mean_over_its_steps(problem):
+    asked, one = requests(problem, steps_per_message=2), requests(problem)
+    client = make_client(problem, "A")
+    for verb in ("local_train", "share_models"):
+        client.answer(verb, asked[verb])
+    both = client.answer("update_beta", asked["update_beta"]).facts["loss"]
+    first = client.answer("update_beta", one["update_beta"]).facts["loss"]
+    assert both != first
+    assert both == pytest.approx(first, rel=0.9)
+
+
+def test_a_nan_while_differentiating_names_client_round_and_step(problem):
+    note = requests(problem)["differentiate"]
+    note = Note(note.arrays, {**note.facts, "t": 4, "s": 5})
+    with pytest.raises(
+        AutoFedAvgError, match=r"^client A, differentiate, round 4, step 5: the loss is nan; lower"
+    ):
+        make_client(spoilt(problem), "A").answer("differentiate", note)
+
+
 def test_a_failed_training_is_not_kept(problem):
     w0, _ = problem.initial(Seeds(7))
     client = make_client(spoilt(problem), "A")
@@ -252,9 +294,15 @@ def test_local_validation_is_the_mean_over_cases_of_the_own_model(problem):
     assert found == pytest.approx(sum(value for _, _, value in scores) / len(scores))
 
 
-def test_local_validation_needs_a_trained_model(problem):
-    with pytest.raises(AutoFedAvgError, match=r"^client A: has no trained model to validate$"):
-        make_client(problem, "A").answer("validate_local", Note({}, {"t": 1, "metric": METRIC}))
+def test_local_validation_needs_a_trained_model_and_takes_the_one_it_is_sent(problem):
+    asked = requests(problem)
+    old, new = make_client(problem, "A"), make_client(problem, "A")
+    facts = {"t": 1, "metric": METRIC}
+    assert new.answer("validate_local", Note({}, facts)).facts == {"missing": True}
+    trained = old.answer("local_train", asked["local_train"])
+    found = new.answer("validate_local", Note(trained.arrays, facts))
+    assert same(found, old.answer("validate_local", Note({}, facts)))
+    assert same(found, new.answer("validate_local", Note({}, facts)))
 
 
 def test_a_metric_that_nobody_computes_is_named(problem):
@@ -262,6 +310,52 @@ def test_a_metric_that_nobody_computes_is_named(problem):
     client.answer("local_train", asked["local_train"])
     with pytest.raises(AutoFedAvgError, match=r"A.*hausdorff"):
         client.answer("validate_local", Note({}, {"t": 1, "metric": "hausdorff"}))
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def test_the_gradient_is_autograd_s_on_the_step_s_own_batch(problem):
+    note = requests(problem)["differentiate"]
+    client = make_client(problem, "A")
+    w0, layout = problem.initial(Seeds(7))
+    network = problem.network().eval()
+    network.load_state_dict(layout.state_dict(w0))
+    problem.loss(network, client.data.weight_batch(Seeds(7), 1, 1, "validation", 4)).backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in network.parameters()])
+    answer = client.answer("differentiate", note)
+    assert set(answer.arrays) == {"gradient"}
+    assert answer.arrays["gradient"].shape == (layout.trainable,)
+    torch.testing.assert_close(answer.arrays["gradient"], expected)
+
+
+def test_a_gradient_that_was_given_stays_as_it_was(problem):
+    """The network's own gradient is written over by whatever comes next."""
+    note = requests(problem)["differentiate"]
+    client = make_client(problem, "A")
+    given = client.answer("differentiate", note).arrays["gradient"]
+    kept = given.clone()
+    client.answer("differentiate", Note(note.arrays, {**note.facts, "s": 2}))
+    assert torch.equal(given, kept)
+
+
+@pytest.mark.parametrize("spoil", ["one number", "another type", "no counters"])
+def test_a_model_of_another_network_is_not_differentiated(problem, spoil):
+    """A single number would otherwise be spread over the whole network."""
+    note = requests(problem)["differentiate"]
+    arrays = dict(note.arrays)
+    if spoil == "one number":
+        arrays["values"] = arrays["values"][:1]
+    elif spoil == "another type":
+        arrays["values"] = arrays["values"].double()
+    else:
+        del arrays["counters"]
+    with pytest.raises(
+        AutoFedAvgError,
+        match=r"^client A, differentiate, round 1, step 1: was sent \d+ numbers of torch.float\d+, "
+        "not its network's; give every site the same study$",
+    ):
+        make_client(problem, "A").answer("differentiate", Note(arrays, note.facts))
 
 
 # --- the shelf ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import torch
 from autofedavg.averaging import Bank, Model
 from autofedavg.client import MemoryShelf, Problem
 from autofedavg.errors import FederationError
+from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Lost, Note
@@ -72,7 +73,7 @@ def test_the_time_limit_is_handed_to_the_engine(problem, w0):
             seen.append(within)
             return super().ask(verb, notes, within)
 
-    Federation(Timed(problem), within=12.5).local_train(1, w0, T=1)
+    Federation(Timed(problem), exchange=Exchange(deadline=12.5)).local_train(1, w0, T=1)
     assert seen == [12.5]
 
 
@@ -351,6 +352,63 @@ def test_a_local_score_that_is_not_finite_is_refused(federation, fleet, w0):
         federation.validate_local(1, bank, METRIC)
 
 
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def gradients(federation, w, sites="ABC", s=7):
+    return federation.differentiate(
+        1, s, w, sites, length=w.values.numel(), data="validation", mode="eval"
+    )
+
+
+def test_everybody_differentiates_at_the_same_model(federation, fleet, w0):
+    found = gradients(federation, w0)
+    assert list(found) == ["A", "B", "C"]
+    assert all(gradient.shape == w0.values.shape for gradient in found.values())
+    assert not torch.equal(found["A"], found["B"])
+    for note in fleet.sent("differentiate"):
+        assert set(note.arrays) == {"values"}
+        assert torch.equal(note.arrays["values"], w0.values)
+        assert note.facts == {"t": 1, "s": 7, "data": "validation", "mode": "eval"}
+
+
+def test_only_those_named_are_asked_for_a_gradient(federation, fleet, w0):
+    assert list(gradients(federation, w0, "AC")) == ["A", "C"]
+    assert not fleet.sent("differentiate", "B")
+
+
+def test_with_a_quorum_gradients_are_of_those_that_answered(problem, w0):
+    fleet = DirectFleet(problem, intercept=lose("B", verb="differentiate"))
+    assert list(gradients(Federation(fleet, quorum=2), w0)) == ["A", "C"]
+    with pytest.raises(FederationError, match="client B, differentiate, round 1: did not answer"):
+        gradients(Federation(fleet), w0)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"theta": torch.zeros(51)},
+        {"gradient": torch.zeros(51), "more": torch.zeros(1)},
+        {"gradient": torch.zeros(50)},
+        {"gradient": torch.zeros(51, 1)},
+        {"gradient": torch.zeros(51, dtype=torch.float64)},
+        {"gradient": torch.full((51,), torch.nan)},
+        {"gradient": torch.tensor([torch.inf, -torch.inf] + [0.0] * 49)},
+    ],
+    ids=["none", "name", "one more", "short", "shape", "type", "nan", "infinite"],
+)
+def test_a_gradient_that_cannot_be_used_is_refused(federation, fleet, w0, arrays):
+    assert w0.values.shape == (51,)
+    fleet.intercept = forge("B", "differentiate", Note(arrays, {"loss": 0.1}))
+    wrong = (
+        "^client B, differentiate, round 1: its gradient for step 7 is not 51 finite numbers of "
+        "torch.float32; give every site the same study, or look at this site's images$"
+    )
+    with pytest.raises(FederationError, match=wrong):
+        gradients(federation, w0)
+
+
 # --- the test split -------------------------------------------------------------------------------
 
 
@@ -386,7 +444,8 @@ def test_calls_and_bytes_are_counted_once_and_then_forgotten(federation, fleet, 
 
 def test_a_lost_answer_costs_nothing_on_the_way_up(problem, w0):
     def up(intercept):
-        federation = Federation(DirectFleet(problem, intercept=intercept), quorum=2)
+        once = Exchange(retries=0)
+        federation = Federation(DirectFleet(problem, intercept=intercept), quorum=2, exchange=once)
         federation.local_train(1, w0, T=1)
         return federation.take_account()["local_train"]
 

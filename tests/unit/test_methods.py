@@ -87,7 +87,14 @@ def test_only_local_only_has_no_global_model():
 def test_extra_traffic():
     assert AutoFedAvg(t0=1).extra_traffic(3) == 1.0
     assert AutoFedAvg(t0=10).extra_traffic(16) == 0.75
+    assert AutoFedAvg(t0=10, S=40, steps_per_message=4).extra_traffic(16) == 0.75
+    assert AutoFedAvg(t0=10, S=40, learning="server").extra_traffic(16) == 4.0
     assert FedAvg().extra_traffic(16) == LocalOnly().extra_traffic(16) == 0.0
+
+
+def test_models_in_memory():
+    assert FedAvg().models_held(3) == AutoFedAvg().models_held(3) == 4
+    assert AutoFedAvg(learning="server").models_held(3) == 8
 
 
 def test_models_sent_to_a_client_to_validate_a_round():
@@ -141,6 +148,25 @@ def test_numbers_out_of_range_are_refused(wrong):
         AutoFedAvg(weights="layer", **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"steps_per_message": 0}, "greater than or equal to 1"),
+        ({"steps_per_message": 21}, "steps_per_message = 21 is more than S = 20, all steps of a"),
+        ({"S": 3, "steps_per_message": 4}, "steps_per_message = 4 is more than S = 3"),
+        (
+            {"steps_per_message": 2, "learning": "server"},
+            "steps_per_message > 1 needs learning = 'clients': the server needs a gradient for",
+        ),
+        ({"learning": "nobody"}, "'clients' or 'server'"),
+    ],
+)
+def test_steps_and_learning_that_do_not_fit_are_refused(wrong, words):
+    with pytest.raises(ValidationError, match=words):
+        AutoFedAvg(**wrong)
+    assert AutoFedAvg(S=3, steps_per_message=3).steps_per_message == 3
+
+
 BASE = {"weights": "layer", "S": 3, "t0": 1}
 CHANGES = [
     {"constraint": "softmax"},
@@ -157,6 +183,8 @@ CHANGES = [
     {"layer": "tensor"},
     {"smoothing": 5.0},
     {"keep_above_one": "softplus"},
+    {"steps_per_message": 2},
+    {"learning": "server"},
 ]
 
 
@@ -192,6 +220,26 @@ def test_a_plan_carries_every_setting(problem, seeds):
         "data": "validation",
     }
     assert AutoFedAvg().plan(layout, 12).for_clients()["layers"] is None
+    assert plan.for_gradients() == {"length": 51, "data": "validation", "mode": "train"}
+
+
+@pytest.mark.parametrize(
+    ("S", "m", "expected"),
+    [
+        (3, 1, [(1, None), (2, None), (3, None)]),
+        (6, 3, [(1, 3), (4, 3)]),
+        (7, 3, [(1, 3), (4, 3), (7, 1)]),
+        (4, 4, [(1, 4)]),
+    ],
+)
+def test_s_steps_fall_into_messages(problem, seeds, S, m, expected):
+    plan = AutoFedAvg(S=S, steps_per_message=m).plan(problem.initial(seeds)[1], 1)
+    sent = list(plan.messages())
+    assert [(s, how.get("steps")) for s, how in sent] == expected
+    for _, how in sent:
+        assert how.items() >= plan.for_clients().items()
+        assert ("optimiser" in how) == (m > 1)
+    assert plan.server_optimiser().kind == ("adam" if m == 1 else "sgd")
 
 
 def test_the_split_beta_is_learned_on_is_the_one_that_is_read(problem):

@@ -20,6 +20,7 @@ from autofedavg.engines.simulator import (
     share_out,
 )
 from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, FederationError
+from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
@@ -192,11 +193,13 @@ def test_a_problem_without_sites_is_refused(problem):
 METHODS = [
     AutoFedAvg(t0=2, S=3),
     AutoFedAvg(S=2, weights="layer", constraint="softmax", mode="train"),
+    AutoFedAvg(S=5, steps_per_message=2),
+    AutoFedAvg(S=3, learning="server", weights="layer", mode="train"),
     FedAvg(),
     FedProx(mu=0.1),
     LocalOnly(),
 ]
-NAMES = ["auto-fedavg", "layer-wise", "fedavg", "fedprox", "local-only"]
+NAMES = ["auto-fedavg", "layer-wise", "two steps", "server", "fedavg", "fedprox", "local-only"]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=NAMES)
@@ -267,6 +270,18 @@ def test_gathering_the_bank_copies_nothing(problem):
         first, _ = federation.local_train(1, w0, T=2)
         again, _ = federation.local_train(2, w0, T=2)
         assert first.values.data_ptr() == again.values.data_ptr()
+
+
+def test_gradients_lie_in_memory_that_workers_share(problem):
+    w0, layout = problem.initial(Seeds(7))
+    with simulate(problem, 2) as fleet:
+        how = {"length": layout.trainable, "data": "train", "mode": "eval"}
+        first = Federation(fleet).differentiate(1, 1, w0, "ABC", **how)
+        before = {name: gradient.clone() for name, gradient in first.items()}
+        again = Federation(fleet).differentiate(1, 2, w0, "ABC", **how)
+        for name in "ABC":
+            assert first[name].data_ptr() == again[name].data_ptr()
+            assert not torch.equal(before[name], again[name])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -401,7 +416,7 @@ def test_after_an_error_a_busy_worker_is_not_waited_for(monkeypatch):
         pytest.raises(FederationError, match=r"no answer within 0.05 s"),
         simulate(with_site(problem, "B", Waiting, FORK.Event()), 2) as fleet,
     ):
-        Federation(fleet, within=0.05).local_train(1, w0, T=1)
+        Federation(fleet, exchange=Exchange(deadline=0.05)).local_train(1, w0, T=1)
     assert set(waits) == {None}
     assert multiprocessing.active_children() == children
 
@@ -467,7 +482,7 @@ def test_workers_answer_even_if_this_process_has_used_threads(problem):
         )
         w0, _ = wide.initial(Seeds(7))
         with simulate(wide, 2) as fleet:
-            bank, _ = Federation(fleet, within=60).local_train(1, w0, T=1)
+            bank, _ = Federation(fleet, exchange=Exchange(deadline=60)).local_train(1, w0, T=1)
         assert bank.sites == ("A", "B", "C")
     finally:
         torch.set_num_threads(before)

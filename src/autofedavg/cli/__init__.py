@@ -12,7 +12,7 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, live, models, results, studies
+from autofedavg.cli import data, jobs, live, models, results, studies
 from autofedavg.cli.app import app
 from autofedavg.errors import AutoFedAvgError, printable
 
@@ -31,6 +31,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "compare": results.compare,
     "predict": models.predict,
     "export-model": models.export_model,
+    "export": jobs.export,
     "data": data.data,
     "list": data.list_,
 }

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autofedavg.cli.app import AsJson, Sets, watched
+from autofedavg.cli.app import AsJson, Sets, finite, watched
 from autofedavg.errors import ConfigError
 
 StudyFile = Annotated[Path, typer.Argument(help="A study: a TOML file with one run table per row.")]
@@ -24,6 +24,20 @@ Workers = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(help="Threads per worker (default: chosen; may change last bits).", min=1),
+]
+Supervise = Annotated[
+    bool,
+    typer.Option(
+        "--supervise", help="On a real engine: start anew, from the last round, what ends early."
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        help="Seconds a real engine's server waits for sites to join.",
+        min=1.0,
+        callback=lambda seconds: finite(seconds),
+    ),
 ]
 Track = Annotated[
     list[str] | None,
@@ -42,14 +56,17 @@ def run(
     device: Device = "cpu",
     workers: Workers = None,
     threads: Threads = None,
+    supervise: Supervise = False,
+    wait: Wait = 600.0,
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a study: every row with every seed."""
     from autofedavg.experiment.config import read_study
     from autofedavg.machines import Machine
+    from autofedavg.observers import Observers
     from autofedavg.progress import watching
-    from autofedavg.studies import Observers, run_study
+    from autofedavg.studies import run_study
     from autofedavg.tracking.trackers import tracking
 
     plan = read_study(
@@ -59,7 +76,7 @@ def run(
         only or [],
         _numbers(folds, "folds"),
     )
-    machine = Machine(engine, device, workers, threads)
+    machine = Machine(engine, device, workers, threads, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:
         home = run_study(plan, out, machine, Observers(bars, *trackers))
     _say_where(home, as_json)
@@ -70,17 +87,19 @@ def resume(
     engine: Annotated[str, typer.Option(help="Engine; as before when left out.")] = "",
     device: Annotated[str, typer.Option(help="Device; as before when left out.")] = "",
     workers: Workers = None,
+    supervise: Supervise = False,
+    wait: Wait = 600.0,
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on from the last checkpoint: the same bits as if never stopped."""
     from autofedavg.machines import Machine
+    from autofedavg.observers import Observers
     from autofedavg.progress import watching
-    from autofedavg.studies import Observers
     from autofedavg.studies import resume as go_on
     from autofedavg.tracking.trackers import tracking
 
-    machine = Machine(engine or None, device or None, workers)
+    machine = Machine(engine or None, device or None, workers, None, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:
         home = go_on(folder, machine, Observers(bars, *trackers))
     _say_where(home, as_json)

@@ -2,4 +2,19 @@
 
 from autofedavg.registry import Registry
 
-ENGINES = Registry("engine", {"simulator": "autofedavg.engines.simulator:Simulator"})
+ENGINES = Registry(
+    "engine",
+    {
+        "simulator": "autofedavg.engines.simulator:Simulator",
+        "flare": "autofedavg.engines.flare:Loopback",
+        "flower": "autofedavg.engines.flower:Loopback",
+    },
+)
+REMOTE = ("flare", "flower")  # a row is a job there, and sites are processes of their own
+EXPORTS = Registry(
+    "engine",
+    {
+        "flare": "autofedavg.engines.flare.export:export",
+        "flower": "autofedavg.engines.flower.export:export",
+    },
+)

@@ -20,14 +20,7 @@ from torch import Tensor
 
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.client import Client
-from autofedavg.errors import (
-    AutoFedAvgError,
-    ConfigError,
-    DataError,
-    MissingExtra,
-    RunError,
-    TrainingError,
-)
+from autofedavg.errors import AutoFedAvgError, error_facts
 from autofedavg.notes import Lost, Note
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
@@ -38,6 +31,8 @@ class Arena:
     """The (K, D) matrix of all clients' models, and one row for what is sent to everybody.
 
     Every client's shelf is a row of it, so gathering the bank and sharing models copy nothing.
+    Between processes there is a second matrix, of gradients; the system gives it memory when it is
+    first written to.
     """
 
     def __init__(
@@ -50,6 +45,8 @@ class Arena:
             "values": make((rows, layout.size), dtype=layout.dtype).to(device),
             "counters": make((rows, counters), dtype=torch.int64).to(device),
         }
+        if shared:
+            self._tables["gradient"] = make((rows, layout.trainable), dtype=layout.dtype)
         self._row = {name: k for k, name in enumerate(names)}
         self._everybody = len(names)
 
@@ -130,7 +127,7 @@ class ArenaShelf:
 
 
 class Crew:
-    """Some clients that answer one after another, in fixed order."""
+    """Some clients that answer one after another, in fixed order; an error is an answer too."""
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
         self._clients = clients
@@ -140,7 +137,13 @@ class Crew:
         return list(self._clients)
 
     def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
-        return {name: self._clients[name].answer(verb, note) for name, note in notes.items()}
+        return {name: self._answer(name, verb, note) for name, note in notes.items()}
+
+    def _answer(self, name: str, verb: str, note: Note) -> Note:
+        try:
+            return self._clients[name].answer(verb, note)
+        except AutoFedAvgError as error:
+            return Note({}, error_facts(error))
 
 
 class Worker:
@@ -167,7 +170,7 @@ class Worker:
         """The crew's answers, if they come within so many seconds of the time they were asked.
 
         Raises:
-            AutoFedAvgError: what a client raised.
+            AutoFedAvgError: the worker failed in a way that nobody foresaw.
         """
         try:
             number = 0
@@ -180,8 +183,7 @@ class Worker:
             reason = Lost(f"its worker process ended with code {self._process.exitcode}")
             return dict.fromkeys(self.names, reason)
         if kind == "error":
-            name, what, where, remedy = content
-            raise _CARRIED.get(name, AutoFedAvgError)(what, where=where, remedy=remedy)
+            raise AutoFedAvgError(f"a worker failed:\n{content}")
         return {name: self._arena.unpack(packed) for name, packed in content.items()}
 
     def close(self, at_once: bool = False) -> None:
@@ -194,12 +196,6 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
-
-
-_CARRIED: dict[str, type[AutoFedAvgError]] = {
-    kind.__name__: kind
-    for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError, TrainingError)
-}
 
 
 def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: int) -> None:
@@ -225,14 +221,11 @@ def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: 
 
 
 def _answer(crew: Crew, arena: Arena, verb: str, packed: Mapping[str, Packed]) -> tuple[str, Any]:
-    """("answers", by name) or ("error", its parts): errors are raised by the parent."""
+    """("answers", by name), or ("error", its traceback): the parent raises it."""
     try:
         answers = crew.answer(verb, {name: arena.unpack(what) for name, what in packed.items()})
-    except AutoFedAvgError as error:
-        return "error", (type(error).__name__, error.what, error.where, error.remedy)
     except Exception as error:
-        text = "".join(traceback.format_exception(error))
-        return "error", ("AutoFedAvgError", f"a worker failed:\n{text}", "", "")
+        return "error", "".join(traceback.format_exception(error))
     return "answers", {name: arena.pack_answer(name, note) for name, note in answers.items()}
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import ConfigError, did_you_mean
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.validation import (
+    PARTS,
     Values,
     merge,
     override,
@@ -66,6 +68,7 @@ def read_study(
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
     folds: Sequence[int] | None = None,
+    sites: Sequence[str] | None = None,
 ) -> Study:
     """Reads and checks a study file.
 
@@ -75,6 +78,7 @@ def read_study(
         seeds: seeds to use instead of the file's.
         only: names of the rows to read; all when empty.
         folds: folds to use instead of the file's.
+        sites: names of the sites, where the data that tells them is not at hand.
 
     Raises:
         ConfigError: says what is wrong, in which row, and what to do.
@@ -88,7 +92,7 @@ def read_study(
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
-    return parse_study(raw, path.name, overrides, seeds, only, path.parent, folds)
+    return parse_study(raw, path.name, overrides, seeds, only, path.parent, folds, sites)
 
 
 def parse_study(
@@ -99,6 +103,7 @@ def parse_study(
     only: Sequence[str] = (),
     folder: Path | None = None,
     folds: Sequence[int] | None = None,
+    sites: Sequence[str] | None = None,
 ) -> Study:
     """`read_study` for values that are already in memory; their paths begin at `folder`."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
@@ -117,7 +122,7 @@ def parse_study(
                 f"{row_name!r} is not a row", where=where, remedy=did_you_mean(row_name, names)
             )
     runs = [
-        _row(base, row, number, where, overrides, folder or Path())
+        _row(base, row, number, where, overrides, folder or Path(), sites)
         for number, (row, row_name) in enumerate(zip(rows, names, strict=True), 1)
         if not only or row_name in only
     ]
@@ -157,7 +162,13 @@ def parse_run(values: Values, where: str) -> RunConfig:
 
 
 def _row(
-    base: Values, row: Any, number: int, where: str, overrides: Sequence[str], folder: Path
+    base: Values,
+    row: Any,
+    number: int,
+    where: str,
+    overrides: Sequence[str],
+    folder: Path,
+    sites: Sequence[str] | None,
 ) -> RunConfig:
     place = f"{where}: run {number}"
     if not isinstance(row, dict):
@@ -171,7 +182,7 @@ def _row(
     _anchor(values, Path())  # those given on the command line begin where it was given
     run = _run(values, place)
     try:
-        run.check()
+        run.check(sites)
     except ConfigError as error:
         raise ConfigError(
             error.what, where=f"{place}, {error.where}", remedy=error.remedy
@@ -197,7 +208,7 @@ def _run(values: Values, place: str) -> RunConfig:
     label = values.pop("label", name)
     if not isinstance(label, str):
         raise ConfigError(f"label must be text, not {label!r}", where=place)
-    parts = {part: values.pop(part, {}) for part in ("task", "training", "method")}
+    parts = {part: values.pop(part, {}) for part in PARTS}
     for part, content in parts.items():
         if not isinstance(content, dict):
             raise ConfigError("must be a table", where=f"{place}, {part}")
@@ -206,7 +217,8 @@ def _run(values: Values, place: str) -> RunConfig:
     training = validate(Training, parts["training"], place, "training")
     chosen = pick(METHODS, parts["method"], place, "method")
     method = validate(chosen, parts["method"], place, "method")
-    return RunConfig(name, label, general, task, training, method)
+    exchange = validate(Exchange, parts["exchange"], place, "exchange")
+    return RunConfig(name, label, general, task, training, method, exchange)
 
 
 def _numbers(what: str, given: Any, where: str) -> list[int]:

@@ -87,7 +87,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
             "total": round(run.T * (per_round * (1 + extra) + validation)),
         },
         "memory": {
-            "bank": (sites + 1) * layout.nbytes,
+            "bank": run.method.models_held(sites) * layout.nbytes,
             "per_worker": (2 + states) * layout.nbytes,
             "data": run.task.memory(),
         },

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from autofedavg.errors import ConfigError
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.validation import Values
 from autofedavg.method import Method
 from autofedavg.settings import Settings, origins, setting
@@ -41,7 +42,7 @@ class RunConfig:
         name: the row's name, also its folder's.
         label: the row's name in tables.
         general: rounds and quorum.
-        task, training, method: their settings.
+        task, training, method, exchange: their settings.
         folds: those of the cross-validation that this run is one of.
     """
 
@@ -53,18 +54,24 @@ class RunConfig:
         task: Task,
         training: Training,
         method: Method,
+        exchange: Exchange = Exchange(),  # noqa: B008 - frozen
     ) -> None:
         self.name, self.label, self.general = name, label, general
-        self.task, self.training, self.method = task, training, method
+        self.task, self.training, self.method, self.exchange = task, training, method, exchange
         self.folds: tuple[int, ...] = ()
 
-    def check(self) -> None:
-        """Refuses settings that do not fit the sites, whose names are looked up for it.
+    def check(self, names: Sequence[str] | None = None) -> None:
+        """Refuses settings that do not fit the sites.
+
+        Args:
+            names: of the sites; looked up in the data when None.
 
         Raises:
             ConfigError: the method or the quorum does not fit.
         """
-        sites, quorum = len(self.task.site_names()), self.general.quorum
+        sites = len(self.task.site_names() if names is None else names)
+        quorums = {"quorum": self.general.quorum}
+        quorums |= {f"exchange.quorums.{call}": n for call, n in self.exchange.quorums.items()}
         learns_on = self.method.learns_on
         self.method.check(sites)
         if learns_on and not self.task.has(learns_on):
@@ -73,18 +80,19 @@ class RunConfig:
                 where=f"run {self.name}",
                 remedy="set task.holdout, for every row that is to be compared",
             )
-        if quorum > sites:
-            raise ConfigError(
-                f"quorum is {quorum}, and there are {sites} sites",
-                where=f"run {self.name}",
-                remedy="use 0 for all",
-            )
-        if self.method.needs_all and 0 < quorum < sites:
-            raise ConfigError(
-                f"the method needs every client, and quorum is {quorum}",
-                where=f"run {self.name}",
-                remedy="set quorum = 0",
-            )
+        for name, n in quorums.items():
+            if n > sites:
+                raise ConfigError(
+                    f"{name} is {n}, and there are {sites} sites",
+                    where=f"run {self.name}",
+                    remedy="use 0 for all",
+                )
+            if self.method.needs_all and 0 < n < sites:
+                raise ConfigError(
+                    f"the method needs every client, and {name} is {n}",
+                    where=f"run {self.name}",
+                    remedy=f"set {name} = 0",
+                )
 
     @property
     def T(self) -> int:
@@ -97,25 +105,32 @@ class RunConfig:
             *origins(self.task, "task."),
             *origins(self.training, "training."),
             *origins(self.method, "method."),
+            *origins(self.exchange, "exchange."),
         ]
 
     def resolved(self, progress: Progress | None = None) -> RunConfig:
         """The row with what its task leaves to the data worked out."""
-        return self._with(self.task.resolved(progress), self.folds)
+        return self.with_task(self.task.resolved(progress))
 
     def on_fold(self, fold: int, folds: Sequence[int]) -> RunConfig:
         """The row with this fold tested, one of several."""
         given = self.task.model_dump(exclude_unset=True)
         return self._with(type(self.task).model_validate({**given, "fold": fold}), folds)
 
+    def with_task(self, task: Task) -> RunConfig:
+        """The row with another task."""
+        return self._with(task, self.folds)
+
     def _with(self, task: Task, folds: Sequence[int]) -> RunConfig:
-        made = RunConfig(self.name, self.label, self.general, task, self.training, self.method)
+        made = RunConfig(
+            self.name, self.label, self.general, task, self.training, self.method, self.exchange
+        )
         made.folds = tuple(folds)
         return made
 
     def values(self, *, given_only: bool = False) -> Values:
         """Every value, defaults written out; or only what the study itself gave."""
-        return {
+        values = {
             "name": self.name,
             "label": self.label,
             **_plain(self.general, given_only),
@@ -123,6 +138,8 @@ class RunConfig:
             "training": _plain(self.training, given_only),
             "method": _plain(self.method, given_only),
         }
+        exchange = _plain(self.exchange, given_only)
+        return {**values, "exchange": exchange} if exchange else values
 
     def to_toml(self) -> str:
         """The resolved row as TOML, each value with its origin as a comment."""
@@ -141,14 +158,14 @@ def _plain(settings: Settings, given_only: bool) -> Values:
 
 
 def _toml(values: Values, table: str, said: Mapping[str, str]) -> Iterator[str]:
-    """TOML lines of nested values; JSON's scalars and arrays are also TOML's."""
+    """TOML lines of nested values; JSON's scalars, arrays and empty tables are also TOML's."""
     for key, value in values.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or not value:
             quoted = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
             text = f"{quoted} = {json.dumps(value, ensure_ascii=False)}"
-            origin = said.get(f"{table}{key}")
+            origin = said.get(f"{table}{key}", said.get(table[:-1]))
             yield f"{text}  # {origin}" if origin else text
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from ("", f"[{table}{key}]")
             yield from _toml(value, f"{table}{key}.", said)

@@ -58,11 +58,27 @@ class Paused(AutoFedAvgError):
 
 @dataclass
 class Best:
-    """The best models so far: their scores and rounds; the models themselves are on disk."""
+    """The best models so far: their scores and rounds; the models themselves are on disk.
+
+    Attributes:
+        score: of the best global model.
+        t: its round.
+        sites: how many sites' scores are in it.
+        seen: every site's latest validation score, which stands in where it does not answer.
+        local: score and round of each site's best own model.
+    """
 
     score: float | None = None
     t: int = 0
     local: dict[str, tuple[float, int]] = field(default_factory=dict)
+    sites: int = 0
+    seen: dict[str, float] = field(default_factory=dict)
+
+    def beaten_by(self, mean: float, sites: int) -> bool:
+        """Whether a mean over so many sites is better; one over more sites always is."""
+        if self.score is None or sites > self.sites:
+            return True
+        return sites == self.sites and mean > self.score
 
 
 @dataclass(frozen=True)
@@ -164,10 +180,10 @@ def run(
         folder.set_status("interrupted")
         raise
     except AutoFedAvgError as error:
-        _try_to_say(folder, str(error))
+        _try_to_say(folder, str(error), error)
         raise
     except Exception as error:
-        _try_to_say(folder, f"{type(error).__name__}: {error}")
+        _try_to_say(folder, f"{type(error).__name__}: {error}", error)
         raise
 
 
@@ -179,7 +195,10 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
     if desk.validates:
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
         scores = federation.evaluate(state.w, "validation") if _predicts(state) else None
-    mean = scores.mean(metric) if scores else None
+    by_site = scores.by_site(metric) if scores else {}
+    # Where a site did not answer, its latest score stands in: no round wins by its absence.
+    mean = scores.mean(metric, best.seen) if scores else None
+    best.seen |= by_site
     if desk.select == "best":
         _keep_best(desk, state, local, mean, best)
     elif state.t == desk.T:
@@ -192,12 +211,13 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
             "beta": _listed(state.beta),
             "learned": state.learned,
             "loss": state.losses,
-            "validation": {"mean": mean, "sites": scores.by_site(metric) if scores else {}},
+            "validation": {"mean": mean, "sites": by_site},
             "validation_local": local,
             "calls": {call: asdict(cost) for call, cost in account.items()},
             "bytes_down": sum(cost.down for cost in account.values()),
             "bytes_up": sum(cost.up for cost in account.values()),
             "answered": list(state.w_k.sites) if state.w_k else [],
+            "events": federation.take_events(),
             "time": time.time(),
         }
     )
@@ -215,8 +235,8 @@ def _keep_best(
     desk: Desk, state: Round, local: dict[str, float], mean: float | None, best: Best
 ) -> None:
     """Writes the models that are better than all before, as the paper selects them."""
-    if mean is not None and (best.score is None or mean > best.score):
-        best.score, best.t = mean, state.t
+    if mean is not None and best.beaten_by(mean, len(best.seen)):
+        best.score, best.t, best.sites = mean, state.t, len(best.seen)
         facts: dict[str, Any] = {"t": state.t, "score": mean}
         save_model(desk.folder, "best-global", state.w, desk.layout, facts)
     for site, score in local.items():
@@ -286,16 +306,18 @@ def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
     log.info("going on after round %d", state.t)
     known = saved.facts["best"]
     local = {site: (float(score), int(at)) for site, (score, at) in known["local"].items()}
-    return state, Best(known["score"], known["t"], local)
+    seen = {str(site): float(score) for site, score in known.get("seen", {}).items()}
+    sites = int(known.get("sites", desk.federation.K))  # earlier versions: all of them
+    return state, Best(known["score"], known["t"], local, sites, seen)
 
 
 def _listed(values: Tensor | None) -> list[Any] | None:
     return None if values is None else list(values.tolist())
 
 
-def _try_to_say(folder: RunFolder, error: str) -> None:
+def _try_to_say(folder: RunFolder, text: str, error: Exception) -> None:
     """Writes the failure into status.json; a full disk must not hide the first error."""
     try:
-        folder.set_status("failed", error)
+        folder.set_status("failed", text, type(error).__name__)
     except (OSError, RunError):
-        log.error("could not write status.json: %s", error)
+        log.error("could not write status.json: %s", text)

@@ -84,8 +84,9 @@ class RunFolder(Ledger):
         with disk_errors(self.path):
             write_atomically(path, _json(about))
 
-    def set_status(self, state: str, error: str = "") -> None:
-        content = {"schema": SCHEMA, "state": state, **({"error": error} if error else {})}
+    def set_status(self, state: str, error: str = "", kind: str = "") -> None:
+        why = {"error": error, "kind": kind} if error else {}
+        content = {"schema": SCHEMA, "state": state, **why}
         write_atomically(self.path / "status.json", _json(content))
 
     def append_round(self, line: Mapping[str, Any]) -> None:

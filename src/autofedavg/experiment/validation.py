@@ -13,6 +13,7 @@ from autofedavg.errors import ConfigError, did_you_mean
 from autofedavg.registry import Registry
 
 Values = dict[str, Any]
+PARTS = ("task", "training", "method", "exchange")  # the tables of a row
 
 
 def pick(registry: Registry, content: Values, place: str, part: str) -> Any:
@@ -68,7 +69,7 @@ def _explain(kind: Any, item: Any, part: str, content: Values) -> str:
             owner = owner.model_fields[step].annotation
         known = list(owner.model_fields)
         if not part:
-            known += ["name", "label", "task", "training", "method"]
+            known += ["name", "label", *PARTS]
         of = f"a setting of {content.get('name', part)}" if part else "a setting of a run"
         return f"{path} is not {of}; {did_you_mean(inner[-1], known)}"
     message = item["msg"].removeprefix("Value error, ")

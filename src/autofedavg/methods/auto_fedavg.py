@@ -7,13 +7,14 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from autofedavg.algorithm import Plan, Round, auto_fedavg
+from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.averaging import LayerKind, Layout
 from autofedavg.beta_optimiser import BetaOptimiser
 from autofedavg.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.errors import ConfigError
 from autofedavg.federation import Federation
 from autofedavg.method import Method
+from autofedavg.plan import Plan
 from autofedavg.settings import setting
 
 
@@ -68,8 +69,30 @@ class AutoFedAvg(Method):
         "floor", origin="ours: decision 2", help="how the Dirichlet's beta is kept above 1"
     )
 
+    steps_per_message: int = setting(
+        1,
+        origin="ours: decision 33 (the paper's future work); 1 is Algorithm 1",
+        help="steps a client takes on beta before the server averages",
+        ge=1,
+    )
+    learning: Literal["clients", "server"] = setting(
+        "clients",
+        origin="paper Sec. 3.3 (clients); ours: decision 34 (server)",
+        help="who steps on beta: clients, on all models, or the server, on their gradients",
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
+        if self.steps_per_message > self.S:
+            raise ValueError(
+                f"steps_per_message = {self.steps_per_message} is more than S = {self.S}, all steps"
+                " of a call; use at most S"
+            )
+        if self.steps_per_message > 1 and self.learning == "server":
+            raise ValueError(
+                "steps_per_message > 1 needs learning = 'clients': the server needs a gradient "
+                "for every step"
+            )
         if self.smoothing and self.weights == "network":
             raise ValueError("smoothing needs weights = 'layer': one alpha has no neighbours")
         try:
@@ -91,7 +114,13 @@ class AutoFedAvg(Method):
             )
 
     def extra_traffic(self, sites: int) -> float:
+        if self.learning == "server":  # S times a model to every client, a gradient back
+            return self.S / self.t0
         return (sites - 1) / (2 * self.t0)
+
+    def models_held(self, sites: int) -> int:
+        # With every client's gradient, and the mixture they are taken at.
+        return 2 * (sites + 1) if self.learning == "server" else sites + 1
 
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         return layout.layers(self.layer).names if self.weights == "layer" else ()
@@ -115,6 +144,9 @@ class AutoFedAvg(Method):
             smoothing=self.smoothing,
             data=self.learn_on,
             mode=self.mode,
+            steps_per_message=self.steps_per_message,
+            learning=self.learning,
+            trainable=layout.trainable,
         )
 
     def rounds(

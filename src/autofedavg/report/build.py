@@ -16,6 +16,7 @@ from autofedavg.report.cases import CaseTable, case_file, case_tables
 from autofedavg.report.classes import classes_table
 from autofedavg.report.costs import time_table, traffic_table
 from autofedavg.report.differences import differences_table
+from autofedavg.report.events import events_table
 from autofedavg.report.examples import Examples, example_cases
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import Figure
@@ -153,7 +154,7 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
     parts: dict[str, list[Table | None]] = {
         "scores": [scores_table(results), classes_table(results)],
         "weights": [weights_table(results)],
-        "training": [],
+        "training": [events_table(results)],
         "cases": [differences_table(results)],
         "costs": [traffic_table(results), time_table(results)],
         "origins": [

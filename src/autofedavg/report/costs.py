@@ -12,12 +12,12 @@ from autofedavg.report.tables import Cell, Table
 # What the requests of a round are for. Models travel within the calls that need them.
 BYTES = {
     "training": ("local_train",),
-    "learning weights": ("share_models", "update_beta"),
+    "learning weights": ("share_models", "update_beta", "differentiate"),
     "evaluating": ("evaluate", "validate_local"),
 }
 SECONDS = {
     "training": ("local_train",),
-    "learning weights": ("update_beta",),
+    "learning weights": ("update_beta", "differentiate"),
     "moving models": ("share_models",),
     "evaluating": ("evaluate", "validate_local"),
 }
@@ -47,23 +47,22 @@ def extra_traffic(row: Row) -> tuple[float, float] | None:
     """Bytes of learning the weights over those of training: measured, and (K-1)/(2 t0).
 
     The formula counts models; it is given here for the rounds that were run: with t0 not
-    dividing them, LearnAggWeight was called a little less often.
+    dividing them, LearnAggWeight was called a little less often. Learned at the server it is S/t0.
     """
     if not any("t0" in repeat.config["method"] for repeat in row.repeats):
         return None
-    training = learning = called = rounds = 0.0
-    K = 0
+    training = learning = expected = rounds = 0.0
     for repeat in row.repeats:
         for line in repeat.rounds:
             calls = line.get("calls", {})
             training += _both(calls.get("local_train", {}))
             learning += sum(_both(calls.get(call, {})) for call in BYTES["learning weights"])
-            called += bool(line.get("learned"))
+            if line.get("learned"):
+                expected += _models_a_call(repeat.config["method"], len(line["alpha"])) / 2
             rounds += 1
-            K = max(K, len(line["alpha"] or []))
     if not training:
         return None
-    return learning / training, (K - 1) / 2 * called / rounds
+    return learning / training, expected / rounds
 
 
 def traffic_table(results: Results) -> Table | None:
@@ -84,7 +83,8 @@ def traffic_table(results: Results) -> Table | None:
     notes = (
         "Mean over rounds, down and up, all sites; MB are 1,000,000 bytes, as counted in the port.",
         "Extra: bytes of learning the weights over those of training. Formula: (K-1)/(2 t0), for "
-        "the calls that were made; it counts models only, so beta's own bytes come on top.",
+        "the calls that were made, and S/t0 where the server learns; it counts models only, so "
+        "beta's own bytes come on top.",
     )
     return Table("traffic", "Traffic a round", heads, tuple(rows), notes, decimals=3)
 
@@ -106,6 +106,11 @@ def time_table(results: Results) -> Table | None:
     )
     heads = (*SECONDS, REST, "total")
     return Table("time", "Seconds a round", heads, tuple(rows), notes, decimals=3)
+
+
+def _models_a_call(method: Mapping[str, Any], K: int) -> int:
+    """Models, and gradients as large, that a LearnAggWeight call moves per client."""
+    return 2 * int(method["S"]) if method.get("learning") == "server" else K - 1
 
 
 def _splits(repeat: Repeat) -> Iterable[dict[str, float]]:

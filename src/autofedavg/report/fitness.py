@@ -27,6 +27,8 @@ def refuse_unfit(
             raise ValueError(f"round {line['t']} has {len(alpha)} weights, not {len(cases)}")
         numbers = [line.get("validation", {}).get("mean"), *line.get("loss", {}).values()]
         numbers += [a for per_site in alpha or [] for a in _listed(per_site)]
+        for event in line.get("events") or []:
+            _ = event["site"], event["what"]
         if not all(number is None or math.isfinite(number) for number in numbers):
             raise ValueError(f"round {line['t']} has a number that is not finite")
     for score in scores:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autofedavg.report.read import Repeat, Results, Row
 
 
@@ -83,7 +85,30 @@ def _absences(results: Results) -> list[str]:
                 f"{row.label}: in {absent} of {len(lines)} rounds not every site answered; the "
                 "models of the others were averaged, with their weights scaled to a sum of one."
             )
+        stood_in = sum(_stood_in(line, len(results.sites)) for line in lines)
+        if stood_in:
+            said.append(
+                f"{row.label}: in {stood_in} rounds a site did not validate; its score of the last "
+                "round in which it did stands in where the best model is chosen."
+            )
+        dropped = sorted(
+            {
+                str(event["site"])
+                for line in lines
+                for event in line.get("events") or []
+                if event["what"] == "dropped"
+            }
+        )
+        if dropped:
+            said.append(
+                f"{row.label}: answers of {', '.join(dropped)} could not be used and were left out."
+            )
     return said
+
+
+def _stood_in(line: dict[str, Any], K: int) -> bool:
+    """Whether a round's validation misses a site; old folders may have sites without any."""
+    return "events" in line and 0 < len(line["validation"]["sites"]) < K
 
 
 def missing_notes(results: Results) -> list[str]:

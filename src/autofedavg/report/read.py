@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
+from autofedavg.exchange import Exchange
 from autofedavg.experiment.ledger import Ledger, read_json, run_path, run_paths
 from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in
@@ -261,7 +262,9 @@ def _folds(repeats: Sequence[Repeat]) -> tuple[int | None, ...]:
 
 
 def _but_fold(config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, "task": {k: v for k, v in config["task"].items() if k != "fold"}}
+    """The settings that repeats share; folders of earlier versions name no exchange."""
+    task = {k: v for k, v in config["task"].items() if k != "fold"}
+    return {"exchange": Exchange().model_dump(), **config, "task": task}
 
 
 def _refuse_doubles(repeats: Sequence[Repeat], scores: Sequence[ScoreRow]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from autofedavg.experiment.ledger import Ledger, Rounds, read_json, read_toml
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import Seen
-from autofedavg.studies import Observer
+from autofedavg.observers import Observer
 from autofedavg.tracking.points import round_points, score_points, site_names
 
 log = logging.getLogger(__name__)

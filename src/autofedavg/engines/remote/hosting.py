@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +16,18 @@ from torch import Tensor, nn
 from autofedavg import __version__
 from autofedavg.client import Problem
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import ConfigError, DataError, FederationError
+from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, FederationError, RunError
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.run import Paused, Seen, check_run
+from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.notes import Lost, Note, Site
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Batch
+
+log = logging.getLogger(__name__)
 
 LOOK = 30.0  # seconds one "hello" may take; a site that is still preparing is asked again
 PAUSE = 0.5
@@ -94,7 +98,29 @@ def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
     Raises:
         AutoFedAvgError: the run failed; status.json says so, where it had begun.
     """
-    path, row, seeds = job.folder(runs), job.row, Seeds(job.seed)
+    path = job.folder(runs)
+    try:
+        work = _prepare(job, fleet, path)
+    except AutoFedAvgError as error:
+        _say_failed(path, error)
+        raise
+
+    def watch(seen: Seen) -> None:
+        returned = fleet.waiting() if job.supervised and seen.t < seen.T else set()
+        if returned:
+            raise Paused(
+                f"{', '.join(sorted(returned))} came back",
+                where=str(path),
+                remedy="submit the job again: it goes on with them",
+            )
+
+    run_row(path, work, watch)
+    return path
+
+
+def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
+    """Has the sites join, and all at hand for the run."""
+    row, seeds = job.row, Seeds(job.seed)
     known = (path / "config.toml").exists()
     before = read_json(path / "environment.json").get("data", {}) if known else {}
     server = Problem(row.task.network, _no_loss, {}, row.task.metric)
@@ -110,7 +136,7 @@ def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
     sites = [Site(name, data["cases"][name]) for name in job.sites]
     check_run(row.method, row.T, row.general.select, server, sites)
     quorum = row.general.quorum or None
-    federation = Federation(Joined(fleet, sites), quorum=quorum, seeds=seeds)
+    federation = Federation(Joined(fleet, sites), quorum=quorum, exchange=row.exchange, seeds=seeds)
 
     def about() -> dict[str, Any]:
         return environment(
@@ -126,17 +152,19 @@ def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
             layers=list(row.method.layer_names(layout)),
         )
 
-    def watch(seen: Seen) -> None:
-        returned = fleet.waiting() if job.supervised and seen.t < seen.T else set()
-        if returned:
-            raise Paused(
-                f"{', '.join(sorted(returned))} came back",
-                where=str(path),
-                remedy="submit the job again: it goes on with them",
-            )
+    return Work(row, job.seed, federation, w0, layout, "cpu", about)
 
-    run_row(path, Work(row, job.seed, federation, w0, layout, "cpu", about), watch)
-    return path
+
+def _say_failed(path: Path, error: AutoFedAvgError) -> None:
+    """Notes a failure before the run itself, unless another process is at work there."""
+    with disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(path)
+        try:
+            with folder.lock():
+                folder.set_status("failed", str(error), type(error).__name__)
+        except RunError:
+            log.error("%s", error)
 
 
 def join(job: Job, fleet: RemoteFleet, known: Mapping[str, Mapping[str, Any]]) -> Members:
@@ -154,7 +182,7 @@ def join(job: Job, fleet: RemoteFleet, known: Mapping[str, Mapping[str, Any]]) -
     """
     members = Members()
     until = time.monotonic() + job.wait
-    enough = job.row.general.quorum or len(job.sites)
+    enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
     while missing:
         left = until - time.monotonic()

@@ -27,7 +27,8 @@ def traffic_figure(results: Results) -> Figure | None:
         spec["layer"].append(_formula(marks, labels))
     caption = (
         "Measured bytes by purpose. The bar across marks where training and learning together "
-        "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg."
+        "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg; S/t0 where the server "
+        "learns."
     )
     return Figure("traffic", "Traffic a round against the formula", caption, data + marks, spec)
 

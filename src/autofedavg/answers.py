@@ -1,0 +1,169 @@
+"""What a site's answer must be; anything else is refused here, before it is used.
+
+Answers come from other machines, so nothing is believed: every number, name, shape and type is
+looked at, and what does not fit is a `BadAnswer` with its reason, never another error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofedavg.errors import AutoFedAvgError, error_in, printable
+from autofedavg.notes import Note, Score
+
+# Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
+# and a Dirichlet's weights vary by a thousandth at a concentration of a million.
+THETA_BOUND = 1e6
+LONGEST = 500  # characters of a site's own words in an error
+
+
+class BadAnswer(Exception):
+    """An answer that cannot be used.
+
+    Args:
+        reason: what is wrong with it.
+        remedy: what can be done about it.
+        error: what was raised at the site, where that is known whole.
+    """
+
+    def __init__(self, reason: str, remedy: str = "", error: AutoFedAvgError | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy, self.error = reason, remedy, error
+
+
+def weighed(answer: Note) -> int:
+    """The bytes of an answer, if it is a note at all: named tensors and plain values."""
+    try:
+        named = all(isinstance(k, str) for k in (*answer.arrays, *answer.facts))
+        tensors = all(isinstance(array, Tensor) for array in answer.arrays.values())
+        size = answer.nbytes
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        raise BadAnswer("its answer is not made of tensors and plain values") from None
+    if not (named and tensors):
+        raise BadAnswer("its answer is not made of tensors and plain values")
+    return size
+
+
+def refuse_error(answer: Note) -> None:
+    """Refuses the answer of a site that says it failed."""
+    if "error" in answer.facts:
+        said = printable(str(answer.facts["error"]))[:LONGEST]
+        raise BadAnswer(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
+
+
+def number(answer: Note, fact: str) -> float:
+    """A finite number that a site was asked for."""
+    value = finite(answer.facts.get(fact, math.nan))
+    if value is None:
+        raise BadAnswer(f"its {fact} is {_shown(answer.facts.get(fact, math.nan))}")
+    return value
+
+
+def finite(value: Any) -> float | None:
+    """The value as a finite number; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def no_arrays(answer: Note) -> None:
+    """Refuses tensors where only plain values were asked for."""
+    if answer.arrays:
+        raise BadAnswer(f"sent {_names(answer)} that nobody asked for")
+
+
+def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
+    """theta^{s,k}: the shape and type of beta, finite, and not beyond all reason."""
+    number(answer, "loss")
+    if set(answer.arrays) != {"theta"}:
+        raise BadAnswer(
+            f"answered step {s} with {_names(answer)} instead of theta",
+            "give every site the same version",
+        )
+    theta = answer.arrays["theta"]
+    remedy = "lower method.beta_rate, or look at this site's images"
+    fits = (theta.shape, theta.dtype) == (beta.shape, beta.dtype)
+    if not fits or not bool(torch.isfinite(theta).all()):
+        raise BadAnswer(f"its beta for step {s} has a wrong shape or is not finite", remedy)
+    if bool((theta.abs() > THETA_BOUND).any()):
+        largest = float(theta.abs().max())
+        raise BadAnswer(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
+    return theta
+
+
+def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> Tensor:
+    """The gradient of step s: `length` finite numbers of the network's type."""
+    number(answer, "loss")
+    gradient = answer.arrays.get("gradient")
+    if (
+        gradient is None
+        or len(answer.arrays) > 1
+        or (gradient.shape, gradient.dtype) != ((length,), kind)
+        or not bool(torch.isfinite(gradient).all())
+    ):
+        raise BadAnswer(
+            f"its gradient for step {s} is not {length} finite numbers of {kind}",
+            "give every site the same study, or look at this site's images",
+        )
+    return gradient
+
+
+def scores_of(answer: Note, site: str) -> list[Score]:
+    """One finite number per case and metric, no case twice."""
+    no_arrays(answer)
+    told = answer.facts.get("scores")
+    if not isinstance(told, list) or not told:
+        raise BadAnswer("sent no scores")
+    rows: dict[tuple[str, str], Score] = {}
+    for line in told:
+        if not isinstance(line, list | tuple) or len(line) != 3:
+            raise BadAnswer(f"sent {_shown(line)} for a score")
+        case, metric, given = line
+        if not isinstance(case, str) or not isinstance(metric, str):
+            raise BadAnswer(f"sent {_shown(line)} for a score")
+        value = finite(given)
+        if value is None:
+            raise BadAnswer(f"{printable(metric)} of case {printable(case)} is {_shown(given)}")
+        if (case, metric) in rows:
+            raise BadAnswer(f"scored case {printable(case)} twice")
+        rows[case, metric] = Score(site, case, metric, value)
+    return list(rows.values())
+
+
+def class_counts_of(answer: Note) -> list[int] | None:
+    """Training cases per class, or None where the site does not know them."""
+    no_arrays(answer)
+    counts = answer.facts.get("classes")
+    if counts is None:
+        return None
+    whole = isinstance(counts, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts
+    )
+    if not whole:
+        raise BadAnswer(f"its class counts are {_shown(counts)}")
+    return list(counts)
+
+
+def missing_of(answer: Note, sites: Sequence[str]) -> list[str]:
+    """The models, by site, that a client says it has not got."""
+    missing = answer.facts.get("missing", [])
+    if not isinstance(missing, list) or not all(name in sites for name in missing):
+        raise BadAnswer(f"says it misses {_shown(missing)}")
+    return [name for name in sites if name in missing]
+
+
+def _names(answer: Note) -> str:
+    return printable(str(sorted(answer.arrays)))[:LONGEST]
+
+
+def _shown(value: Any) -> str:
+    return printable(str(value))[:LONGEST]

@@ -1,0 +1,49 @@
+"""The verb that makes a job for a real engine: export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autofedavg.cli.app import AsJson, Sets
+from autofedavg.cli.studies import StudyFile, Wait
+
+
+def export(
+    engine: Annotated[str, typer.Argument(help="flare or flower.")],
+    study: StudyFile,
+    only: Annotated[str, typer.Option("--only", help="The row to export.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not be there yet.")],
+    seed: Annotated[int, typer.Option(help="Seed of the run; the study's first by default.")] = -1,
+    fold: Annotated[int, typer.Option(help="Fold that is tested, where the study has any.")] = -1,
+    sites: Annotated[
+        str,
+        typer.Option(help="Names of the sites, e.g. A,B,C, where their data is not at hand here."),
+    ] = "",
+    wait: Wait = 600.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of every site (default: the site's own).", min=1)
+    ] = None,
+    sets: Sets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a job folder that an administrator submits with the engine's own tools."""
+    from autofedavg.deployment import export_job
+
+    names = [name.strip() for name in sites.split(",") if name.strip()]
+    made = export_job(
+        engine,
+        study,
+        only,
+        out,
+        seed=None if seed < 0 else seed,
+        fold=None if fold < 0 else fold,
+        sites=names or None,
+        wait=wait,
+        threads=threads,
+        overrides=sets or [],
+    )
+    typer.echo(json.dumps({"folder": str(made)}) if as_json else f"job: {made}")

@@ -1,0 +1,223 @@
+"""The server's side of a FLARE job: asks sites, waits no longer than told, and decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nvflare.apis.controller_spec import Task
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.message import Message
+
+from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.errors import RunError
+from autofedavg.notes import Lost, Note
+from autofedavg.wire import WireError
+
+log = logging.getLogger(__name__)
+
+TOPIC = "autofedavg"
+VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
+BY_TASK = frozenset({"local_train", "share_models", "evaluate", "differentiate"})
+GLANCE = 0.25  # seconds between looks at whether the job was stopped or a site lost
+ENDLESS = 30 * 24 * 3600.0  # seconds: what a message without a limit is given
+LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer is still there
+PING = 2.0  # seconds
+
+
+class FlareFleet:
+    """Carries notes between this job's Controller and the Executors of its sites.
+
+    Args:
+        controller: the job's.
+        context: of FLARE, for all that is sent.
+        stopped: FLARE's sign that the job was stopped.
+        wanted: the sites of the job, connected or not.
+    """
+
+    name = "flare"
+
+    def __init__(
+        self, controller: Controller, context: FLContext, stopped: Signal, wanted: Iterable[str]
+    ) -> None:
+        self._controller, self._context, self._stopped = controller, context, stopped
+        self._engine = context.get_engine()
+        self._wanted = frozenset(wanted)
+
+    def ask(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> dict[str, Note | Lost]:
+        """Sends each named site its note; returns each one's answer, or why there is none.
+
+        Raises:
+            RunError: the job was stopped.
+        """
+        here = self._joined()
+        answers: dict[str, Note | Lost] = {
+            name: Lost("is not in this job") for name in notes if name not in here
+        }
+        asked = {name: note for name, note in notes.items() if name in here}
+        carry = self._by_tasks if verb in BY_TASK else self._by_messages
+        answers |= carry(verb, asked, within)
+        if self._stopped.triggered:
+            raise _stopped()
+        return answers
+
+    def waiting(self) -> set[str]:
+        """Sites that are connected and that this job cannot reach: only a new job would.
+
+        FLARE never hands a running job to a site that comes late or comes back.
+        """
+        return self._without_job(self._wanted)
+
+    def _joined(self) -> set[str]:
+        return {client.name for client in self._engine.get_clients()}
+
+    def _without_job(self, names: Iterable[str]) -> set[str]:
+        """Those whose main process is connected to the server but has no process of this job.
+
+        A site that is busy, paused or cut off is not among them. FLARE's own simulator has no
+        main processes, so there is never any.
+        """
+        cell = self._engine.get_cell()
+        known = {client.name: client.get_fqcn() for client in self._engine.get_clients()}
+        addresses = {name: known.get(name, name) for name in names}
+        if cell is None or not addresses:
+            return set()
+        try:
+            replies = cell.core_cell.broadcast_request(
+                channel="_net_manager",
+                topic="peers",
+                targets=list(addresses.values()),
+                request=Message(),
+                timeout=PING,
+                optional=True,
+            )
+        except RuntimeError as error:  # its server's main process has died
+            raise _stopped() from error
+        job = self._context.get_job_id()
+        found = set()
+        for name, address in addresses.items():
+            reply = replies.get(address)
+            if reply is None or reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK:
+                continue
+            if isinstance(reply.payload, list) and FQCN.join([address, job]) not in reply.payload:
+                found.add(name)
+        return found
+
+    def _by_messages(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> dict[str, Note | Lost]:
+        """Small notes: pushed, and answered at once.
+
+        FLARE's own way of sending several messages at a time (multicast_aux_requests) fails in
+        2.9.0, so sites with the same note, which mostly is all of them, are asked together.
+        """
+        groups: dict[int, list[str]] = {}
+        for name, note in notes.items():
+            groups.setdefault(id(note), []).append(name)
+
+        def send(names: Sequence[str]) -> Mapping[str, object]:
+            letter = as_letter(notes[names[0]])
+            letter.set_header(VERB, verb)
+            letter.set_header(WITHIN, within)
+            replies: Mapping[str, object] | None = self._engine.send_aux_request(
+                targets=list(names),
+                topic=TOPIC,
+                request=letter,
+                timeout=within or ENDLESS,
+                fl_ctx=self._context,
+                optional=True,
+            )
+            return replies or {}
+
+        replies: dict[str, object] = {}
+        with ThreadPoolExecutor(max_workers=max(1, len(groups))) as hands:
+            for some in hands.map(send, groups.values()):
+                replies |= some
+        return {name: _answer(replies.get(name), of_letter, within) for name in notes}
+
+    def _by_tasks(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> dict[str, Note | Lost]:
+        """Notes with models: each site fetches its task, and its own filters see it."""
+        started = time.monotonic()
+        results: dict[str, object] = {}
+        news = threading.Condition()
+
+        def arrived(client_task: Any, fl_ctx: FLContext) -> None:
+            with news:
+                results[client_task.client.name] = client_task.result
+                client_task.result = None
+                news.notify_all()
+
+        tasks = {}
+        ready: dict[int, Shareable] = {}
+        for name, note in notes.items():
+            if id(note) not in ready:  # FLARE copies what it writes into
+                ready[id(note)] = message = as_weights(note)
+                message.set_header(WITHIN, within)
+            tasks[name] = Task(
+                name=verb,
+                data=ready[id(note)],
+                timeout=math.ceil(within) + 1 if within else 0,
+                result_received_cb=arrived,
+            )
+            self._controller.send(task=tasks[name], fl_ctx=self._context, targets=[name])
+        gone: set[str] = set()
+        look = started + LOOK_EVERY
+        while not self._stopped.triggered:
+            with news:
+                open_still = [name for name in tasks if name not in results and name not in gone]
+                left = math.inf if within is None else started + within - time.monotonic()
+                if not open_still or left <= 0:
+                    break
+                news.wait(min(left, GLANCE))
+            if time.monotonic() > look:
+                gone |= self._lost_among(open_still)
+                look = time.monotonic() + LOOK_EVERY
+        with news:
+            arrived_all = dict(results)
+        for name, task in tasks.items():
+            if name not in arrived_all:
+                self._controller.cancel_task(task)
+        return {
+            name: Lost("its part of the job has ended")
+            if name in gone and name not in arrived_all
+            else _answer(arrived_all.get(name), of_weights, within)
+            for name in tasks
+        }
+
+    def _lost_among(self, names: Iterable[str]) -> set[str]:
+        """Those that cannot answer any more: waiting for them would be in vain."""
+        dead = {name for name in names if self._controller.get_client_disconnect_time(name)}
+        return dead | self._without_job(names)
+
+
+def _stopped() -> RunError:
+    return RunError(
+        "the job was stopped",
+        where="FLARE",
+        remedy="submit it again: it goes on from the last round",
+    )
+
+
+def _answer(
+    reply: object, read: Callable[[object], Note], within: float | None
+) -> Note | Lost:
+    if reply is None:
+        return Lost("no answer" if within is None else f"no answer within {within:g} s")
+    try:
+        return read(reply)
+    except WireError as error:
+        return Lost(str(error))

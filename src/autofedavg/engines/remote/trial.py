@@ -1,0 +1,161 @@
+"""Rows as jobs on a real engine that runs on this machine: server and sites on loopback."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from autofedavg import errors
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.sitefile import site_file_text
+from autofedavg.errors import AutoFedAvgError, RunError
+from autofedavg.experiment.ledger import Ledger, Rounds, read_json
+from autofedavg.experiment.run import Seen, Watcher
+from autofedavg.experiment.store import RunFolder, write_atomically
+from autofedavg.task import Task
+
+PLACES = "loopback.json"  # beside a run's config.toml, which holds no paths
+PATIENCE = 3  # jobs in a row that may end without a round
+
+
+class Loopback(Protocol):
+    """Server and sites of an engine on this machine; what dies of them is started again."""
+
+    def run(self, job: Job, tick: Callable[[], None]) -> None:
+        """Submits a job and returns when the engine says it is over, however it went."""
+
+
+Opens = Callable[[Sequence[str], Mapping[str, Path], Path, Path], AbstractContextManager[Loopback]]
+
+
+class Trial:
+    """The engine's processes, kept for as long as rows have the same sites.
+
+    Args:
+        opens: the engine's `Loopback`.
+        runs: the folder under which the server writes runs.
+        device: what sites compute on.
+        supervise: whether a job that ends early is started anew.
+    """
+
+    def __init__(self, opens: Opens, runs: Path, device: str, supervise: bool) -> None:
+        self._opens, self._runs, self._device, self._supervise = opens, runs, device, supervise
+        self._key: tuple[Any, ...] = ()
+        self._open: AbstractContextManager[Loopback] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(kind, error, trace)
+
+    def run(self, job: Job, task: Task, watch: Watcher) -> None:
+        """Runs one job to its end.
+
+        Args:
+            job: what to run.
+            task: its task, with the paths on this machine.
+            watch: told of every round.
+
+        Raises:
+            AutoFedAvgError: the run failed, or the engine gave it up.
+        """
+        path = job.folder(self._runs)
+        loopback = self._ready(job, task)
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / PLACES, json.dumps(_places(task), indent=1).encode() + b"\n")
+        stamp = _stamp(path)
+        lines = Rounds(path / "rounds.jsonl")
+        told = len(lines.look())
+
+        def tick() -> None:
+            nonlocal told
+            for line in lines.look()[told:]:
+                told += 1
+                mean = line["validation"]["mean"]
+                watch(Seen(line["t"], job.row.T, mean, line["alpha"], job.sites))
+
+        idle = 0
+        while idle < PATIENCE:
+            before = told
+            try:
+                loopback.run(job, tick)
+            except KeyboardInterrupt:
+                if (path / "config.toml").exists():
+                    RunFolder(path).set_status("interrupted")
+                raise
+            tick()
+            if (path / "status.json").exists() and Ledger(path).status() == "finished":
+                return
+            if not self._supervise:
+                break
+            idle = 0 if told > before else idle + 1
+        raise _failure(path, said=_stamp(path) != stamp)
+
+    def _ready(self, job: Job, task: Task) -> Loopback:
+        key = (job.sites, site_file_text(task, self._device))
+        if self._open is None or self._key != key:
+            self._close()
+            self._scratch = tempfile.TemporaryDirectory(prefix="autofedavg-")
+            home = Path(self._scratch.name)
+            files = {}
+            for number, site in enumerate(job.sites):
+                files[site] = home / f"site-{number}.toml"
+                files[site].write_text(key[1], encoding="utf-8")
+            place = home / "engine"
+            place.mkdir()
+            self._open = self._opens(job.sites, files, self._runs.absolute(), place)
+            self._loopback = self._open.__enter__()
+            self._key = key
+        return self._loopback
+
+    def _close(self, *failure: Any) -> None:
+        opened, self._open = self._open, None
+        try:
+            if opened is not None:
+                opened.__exit__(*(failure or (None, None, None)))
+        finally:
+            if self._scratch is not None:
+                self._scratch.cleanup()
+                self._scratch = None
+
+
+def placed_again(path: Path, task: Task) -> Task:
+    """The task of a run that was begun on loopback, with the paths it had then."""
+    if not (path / PLACES).exists():
+        return task
+    places = read_json(path / PLACES)
+    return type(task).model_validate({**task.model_dump(exclude_unset=True), **places})
+
+
+def _places(task: Task) -> dict[str, str]:
+    return {name: str(getattr(task, name)) for name in task.paths if getattr(task, name)}
+
+
+def _stamp(path: Path) -> int:
+    """When the run's status was written."""
+    status = path / "status.json"
+    return status.stat().st_mtime_ns if status.exists() else 0
+
+
+def _failure(path: Path, *, said: bool) -> AutoFedAvgError:
+    """Why a run ended: from its status, where the server has said it; of the same kind as there."""
+    remedy = f"look at what it says, then go on with `autofedavg resume {path}`"
+    status = read_json(path / "status.json") if said else {}
+    if status.get("state") != "failed":
+        return RunError("the engine gave the job up", where=str(path), remedy=remedy)
+    kind = getattr(errors, str(status.get("kind", "")), RunError)
+    fits = isinstance(kind, type) and issubclass(kind, AutoFedAvgError)
+    shown = kind if fits and kind is not errors.FederationError else RunError
+    return shown(str(status.get("error", "the run failed")), where=str(path), remedy=remedy)

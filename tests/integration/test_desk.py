@@ -1,0 +1,130 @@
+"""A site's side of a job: its own data, and what never leaves it."""
+
+import csv
+import logging
+
+import pytest
+
+from autofedavg import read_study, run_study
+from autofedavg.engines.remote.desk import SiteDesk
+from autofedavg.engines.remote.hosting import host
+from autofedavg.engines.remote.sitefile import read_site_file
+from autofedavg.errors import ConfigError, DataError
+from autofedavg.experiment.ledger import Ledger
+from autofedavg.notes import Note
+from deployed import DeskFleet, job_of
+from hospitals import CANARY, SITES, build_hospitals
+
+HELLO = Note({}, {})
+
+
+@pytest.fixture
+def hospitals(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOFEDAVG_CACHE", str(tmp_path / "cache"))
+    return build_hospitals(tmp_path / "world")
+
+
+def test_nothing_of_a_sites_data_leaves_it(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    assert CANARY not in job.text()
+    fleet = DeskFleet(job, files)
+    path = host(job, fleet, tmp_path / "runs")
+    assert Ledger(path).status() == "finished"
+    assert len(fleet.sent) > 20
+    everything = b"".join(fleet.sent)
+    assert CANARY.encode() not in everything
+    assert b"scan" not in everything
+    assert str(tmp_path).encode() not in everything
+    for file in path.rglob("*"):
+        if file.is_file():
+            assert CANARY.encode() not in file.read_bytes(), file
+
+
+def test_each_site_with_its_own_list_gives_the_numbers_of_one_list(hospitals, tmp_path):
+    study, files = hospitals
+    plan = read_study(study)
+    job = job_of(plan, "auto-fedavg")
+    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    alone = run_study(plan, tmp_path / "simulated") / "auto-fedavg" / "seed-0"
+    kept = ("alpha", "beta", "loss", "validation")
+    assert [{k: line[k] for k in kept} for line in Ledger(path).rounds()] == [
+        {k: line[k] for k in kept} for line in Ledger(alone).rounds()
+    ]
+    theirs = [(s.model, s.site, s.metric, s.value) for s in Ledger(alone).scores()]
+    assert [(s.model, s.site, s.metric, s.value) for s in Ledger(path).scores()] == theirs
+
+
+def test_numbers_stand_for_cases_and_the_site_keeps_the_key(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    said = {score.case for score in Ledger(path).scores() if score.site == "north"}
+    with files["north"].with_name("autofedavg-test-cases.csv").open(newline="") as handle:
+        key = {row["number"]: row["case"] for row in csv.DictReader(handle)}
+    assert said == set(key)
+    assert all(CANARY in case for case in key.values())
+
+
+@pytest.mark.parametrize(
+    ("break_it", "kind"),
+    [
+        (lambda home: (home / "list.csv").unlink(), "DataError"),
+        (lambda home: next(home.glob("scan*")).write_bytes(b"no image"), "DataError"),
+        (lambda home: (home / "autofedavg.toml").write_text("task = 1"), "ConfigError"),
+        (lambda home: (home / "autofedavg.toml").write_text("[task]\nfold = '1'"), "ConfigError"),
+        (
+            lambda home: (home / "list.csv").write_text(
+                (home / "list.csv").read_text().replace("north,", "elsewhere,")
+            ),
+            "DataError",
+        ),
+    ],
+)
+def test_a_site_without_its_data_says_so_without_names(break_it, kind, hospitals, tmp_path, caplog):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    break_it(files["north"].parent)
+    with caplog.at_level(logging.ERROR):
+        said = SiteDesk(job.text(), "north", files["north"]).answer("hello", HELLO)
+    assert said.facts["error"].startswith(kind)
+    assert CANARY not in said.facts["error"]
+    assert CANARY in caplog.text  # the site's own log names the file
+    with pytest.raises(ConfigError, match=f"site north, joining: it cannot take part: {kind}"):
+        host(job, DeskFleet(job, files), tmp_path / "runs")
+    assert Ledger(job.folder(tmp_path / "runs")).status() == "failed"
+
+
+def test_other_data_than_the_run_was_begun_with_is_refused(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    rows = (files["west"].parent / "list.csv").read_text().splitlines()
+    (files["west"].parent / "list.csv").write_text("\n".join(rows[:-1]))
+    for old in files["west"].parent.glob("list.split*"):
+        old.unlink()
+    with pytest.raises(DataError, match="site west, joining: the splits of its data are not those"):
+        host(job, DeskFleet(job, files), tmp_path / "runs")
+    assert Ledger(path).status() == "failed"
+
+
+def test_a_stranger_and_an_unknown_request_are_refused(hospitals):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    said = SiteDesk(job.text(), "east", files["north"]).answer("hello", HELLO)
+    assert said.facts["error"] == f"east is not a site of this job: {', '.join(SITES)}"
+    desk = SiteDesk(job.text(), "north", files["north"])
+    assert desk.answer("format_disk", HELLO).facts["error"] == "unknown request 'format_disk'"
+    assert desk.answer("evaluate", HELLO).facts["error"].startswith("KeyError in evaluate")
+
+
+def test_a_site_sets_paths_and_nothing_else(tmp_path):
+    file = tmp_path / "autofedavg.toml"
+    file.write_text('device = "cpu"\nthreads = 2\n[task]\ndatalist = "mine.csv"\n')
+    assert read_site_file(file).task == {"datalist": str(tmp_path / "mine.csv")}
+    file.write_text("thread = 2\n")
+    with pytest.raises(ConfigError, match="did you mean threads"):
+        read_site_file(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_site_file(tmp_path / "missing.toml")
+    assert read_site_file(None).device == "cpu"

@@ -1,0 +1,184 @@
+"""Rows as jobs on an engine of this machine: supervision, resumption, what the caller is told.
+
+The engine here is desks in this process, which can be made to give a job up.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from autofedavg import Machine, read_study, resume, run_study
+from autofedavg import engines as rooms
+from autofedavg.engines.remote.hosting import host
+from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.experiment.ledger import Ledger, read_json
+from autofedavg.notes import Lost
+from autofedavg.observers import Observer
+from autofedavg.registry import Registry
+from deployed import DeskFleet, assert_same_run
+
+
+class GivenUp(BaseException):
+    """The engine ends the job's server process: nothing is written any more."""
+
+
+class Desks:
+    """A loopback engine without processes; `trouble(number of the job)` spoils answers."""
+
+    opened: list["Desks"]
+    trouble = None  # set by every test
+
+    def __init__(self, sites, site_files, runs: Path, scratch: Path) -> None:
+        assert scratch.is_dir()
+        self.sites, self.files, self.runs, self.scratch = sites, site_files, runs, scratch
+        self.jobs = 0
+        self.open = True
+        type(self).opened.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.open = False
+
+    def run(self, job, tick) -> None:
+        self.jobs += 1
+        fleet = DeskFleet(job, self.files, spoil=self.trouble(self.jobs))
+        fleet.name, fleet.waiting = "flare", getattr(self, "waiting", set)
+        with contextlib.suppress(AutoFedAvgError, GivenUp):
+            host(job, fleet, self.runs)
+        tick()
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
+    Desks.opened = []
+    monkeypatch.setattr(Desks, "trouble", staticmethod(lambda _number: unspoilt))
+    names = {"simulator": "autofedavg.engines.simulator:Simulator", "flare": f"{__name__}:Desks"}
+    monkeypatch.setattr("autofedavg.studies.ENGINES", Registry("engine", names))
+    assert __name__ in sys.modules  # the registry imports this engine by its name
+    return Desks
+
+
+def unspoilt(verb, site, answer):
+    return answer
+
+
+def gives_up_in(*jobs: int):
+    """The server process ends in the second round of these jobs."""
+
+    def trouble(number):
+        seen = []
+
+        def spoil(verb, site, answer):
+            seen.append(verb)
+            if number in jobs and seen.count("local_train") > 4:
+                raise GivenUp
+            return answer
+
+        return spoil
+
+    return staticmethod(trouble)
+
+
+def test_all_rows_run_on_one_federation_and_give_the_simulators_bits(tiny, tiny_home, tmp_path):
+    told = []
+
+    class Telling(Observer):
+        def round(self, seen):
+            told.append((seen.t, seen.T))
+
+    home = run_study(read_study(tiny), tmp_path, Machine("flare"), Telling())
+    for row in ("local-only", "fedavg", "n-dirichlet"):
+        assert_same_run(tiny_home / row / "seed-0", home / row / "seed-0")
+    assert told == [(t, 3) for _ in range(3) for t in (1, 2, 3)]
+    (engine,) = Desks.opened
+    assert engine.jobs == 3
+    assert not engine.open
+    assert not engine.scratch.exists()
+
+
+def test_a_job_given_up_is_an_error_that_says_how_to_go_on(engine, tiny, tiny_home, tmp_path):
+    engine.trouble = gives_up_in(1)
+    plan = read_study(tiny, only=["n-dirichlet"])
+    with pytest.raises(RunError, match=r"gave the job up.*autofedavg resume"):
+        run_study(plan, tmp_path, Machine("flare"))
+    assert not Desks.opened[0].open
+    engine.trouble = gives_up_in()
+    resume(tmp_path / "tiny")
+    assert len(Desks.opened) == 2  # on the engine it was begun on
+    assert_same_run(tiny_home / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
+
+
+def test_a_supervised_job_is_started_anew_by_itself(engine, tiny, tiny_home, tmp_path):
+    engine.trouble = gives_up_in(1, 2)
+    plan = read_study(tiny, only=["n-dirichlet"])
+    run_study(plan, tmp_path, Machine("flare", supervise=True))
+    assert Desks.opened[0].jobs == 3
+    assert_same_run(tiny_home / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
+
+
+def test_supervision_ends_where_nothing_moves(engine, tiny, tmp_path):
+    def lost(number):
+        return lambda verb, site, answer: Lost("gone") if site == "II" else answer
+
+    engine.trouble = staticmethod(lost)
+    plan = read_study(tiny, only=["fedavg"])
+    with pytest.raises(RunError, match="client II, hello: did not join within 1 s"):
+        run_study(plan, tmp_path, Machine("flare", supervise=True, wait=1.0))
+    assert Desks.opened[0].jobs == 3
+
+
+def test_a_site_that_comes_back_is_taken_in_by_a_new_job(engine, monkeypatch, tiny, tmp_path):
+    waiting = [{"II"}, set(), set(), set()]
+    monkeypatch.setattr(engine, "waiting", lambda self: waiting.pop(0), raising=False)
+    plan = read_study(tiny, only=["fedavg"])
+    home = run_study(plan, tmp_path, Machine("flare", supervise=True))
+    assert Desks.opened[0].jobs == 2
+    assert Ledger(home / "fedavg" / "seed-0").status() == "finished"
+    about = read_json(home / "fedavg" / "seed-0" / "environment.json")
+    assert [entry["after_round"] for entry in about["resumed"]] == [1]
+
+
+def test_the_kind_of_failure_is_the_servers(engine, tiny, tmp_path):
+    def other(number):
+        def spoil(verb, site, answer):
+            return type(answer)({}, {**answer.facts, "version": "0.0.1"})
+
+        return spoil
+
+    engine.trouble = staticmethod(other)
+    with pytest.raises(ConfigError, match=r"0\.0\.1"):
+        run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare"))
+
+
+def test_an_interrupted_run_says_so(engine, monkeypatch, tiny, tmp_path):
+    def interrupted(self, job, tick):
+        host(job, DeskFleet(job, self.files, spoil=gives_up_in(1)(1)), self.runs)
+
+    def stop(self, job, tick):
+        try:
+            interrupted(self, job, tick)
+        except GivenUp:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(engine, "run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare"))
+    assert Ledger(tmp_path / "tiny/fedavg/seed-0").status() == "interrupted"
+    assert not Desks.opened[0].open
+
+
+def test_a_renamed_run_folder_is_not_gone_on_with_elsewhere(engine, tiny, tmp_path):
+    engine.trouble = gives_up_in(1)
+    with pytest.raises(RunError):
+        run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare"))
+    moved = (tmp_path / "tiny/fedavg/seed-0").rename(tmp_path / "tiny/fedavg/mine")
+    with pytest.raises(RunError, match="was renamed"):
+        resume(moved)
+
+
+def test_every_engine_has_an_export():
+    assert set(rooms.REMOTE) == set(rooms.EXPORTS) == set(rooms.ENGINES) - {"simulator"}
