@@ -1,7 +1,6 @@
 """Flower with real processes on loopback: SuperLink, SuperNodes, TLS and keys."""
 
 import time
-from pathlib import Path
 
 import psutil
 import pytest

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autofedavg.engines.flower.parcel import Packed, Parcel
+from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel
 from autofedavg.notes import Note
 from autofedavg.wire import WireError, checked, facts_of_text, facts_text
 
@@ -42,6 +42,19 @@ def unpack(parcel: Parcel) -> Note:
     if not set(parcel.bfloat16) <= set(arrays):
         raise WireError("this is no note: it says the type of an array that it does not have")
     return checked(arrays, facts)
+
+
+def opened(read: Callable[[], Parcel]) -> tuple[Note, Mapping[str, str]]:
+    """The note that is read, from records or a socket, and what its carriers say of it.
+
+    Raises:
+        WireError: there is none.
+    """
+    try:
+        parcel = read()
+    except (BadParcel, EOFError) as error:
+        raise WireError(f"this is no note: {error}") from error
+    return unpack(parcel), parcel.about
 
 
 def _to_file(array: Tensor) -> Packed:

@@ -47,9 +47,7 @@ class Control:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise RunError("a site's key is not one that Flower takes", where=f"site {name}")
         with self._client() as client:
-            client.RegisterNode(
-                RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name)
-            )
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
 
     def submit(self, app: Path) -> int:
         """Starts a run of an app; its number."""

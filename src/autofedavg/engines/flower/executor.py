@@ -89,9 +89,11 @@ class Supernode:
         certificates: Path | None = chosen.root_certificates
         self._certificates = certificates.read_bytes() if certificates else None
         secret = load_superexec_auth_secret(chosen.superexec_auth_secret_file)
-        methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
-        extra = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)]
-        self._client = self._connect("SuperExec", extra if secret else [])
+        extra: list[ProtobufClientInterceptor] = []
+        if secret:
+            methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+            extra = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)]
+        self._client = self._connect("SuperExec", extra)
 
     def serve_one(self) -> bool:
         """Answers one message; whether there was one."""
@@ -126,17 +128,13 @@ class Supernode:
         except Exception as error:
             log.exception("%s", kind)
             status, details = SubStatus.FAILED, said(error)
-            reply = Message(
-                Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message
-            )
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
         push_message(task, reply, context)
         push_task_output(task, context, status, details)
         took = time.perf_counter() - started
         log.info("%s %s: %.3f s", kind, message.metadata.group_id, took)
 
-    def _connect(
-        self, component: str, extra: list[ProtobufClientInterceptor]
-    ) -> RuntimeHttpClient:
+    def _connect(self, component: str, extra: list[ProtobufClientInterceptor]) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name=component)
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from autofedavg.engines.flower.codec import pack, unpack
+from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.errands import ASK, AWAKE, BYE, NAME
-from autofedavg.engines.flower.parcel import BadParcel
 from autofedavg.engines.flower.post import Mail, Post
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.engines.flower.roster import Roster
+from autofedavg.engines.flower.roster import NAMING, Roster
 from autofedavg.errors import printable
 from autofedavg.notes import Lost, Note
 from autofedavg.wire import WireError
@@ -23,12 +22,11 @@ log = logging.getLogger(__name__)
 
 GRACE = 10.0  # seconds a message outlives its deadline: to look for an expired one is an error
 FOR_EVER = 30 * 86400.0
-NAMING = 20.0  # seconds a node has to say its name
 FAREWELL = 20.0  # seconds the sites have to send their workers home
 LONGEST = 300  # characters of an error from outside
-DOZE = 0.4  # seconds after which a node that is done is given something to stay awake with
+DOZE = 0.5  # seconds after which a node that is done is given something to stay awake with
 AWAKENINGS = 8  # how often, after one answer
-DOZING = 10.0  # seconds such a message lives
+DOZING = 1.2  # seconds such a message lives: no queue of them shall delay the next request
 
 
 class FlowerFleet:
@@ -104,10 +102,11 @@ class _Call:
         self._kept_awake: dict[int, tuple[int, float]] = {}
 
     def answers(self) -> dict[str, Note | Lost]:
-        nameless = self._roster.refresh(self._grid.get_nodes())
-        if nameless:
-            self._roster.asked |= self.post.send(NAME, _empty(NAME, nameless, NAMING + GRACE))
+        self._roster.refresh(self._grid.get_nodes())
         while True:
+            nameless = self._roster.questions(self._began)
+            if nameless:
+                self.post.send(NAME, _empty(NAME, nameless, NAMING + GRACE))
             self._send()
             if len(self._answers) == len(self._notes):
                 return self._answers
@@ -117,9 +116,6 @@ class _Call:
             elif self._left() <= 0:
                 late = Lost(f"no answer within {self._within:g} s")
                 return {site: self._answers.get(site, late) for site in self._notes}
-            if time.monotonic() - self._began > NAMING:
-                for node in set(self._roster.asked):
-                    self._roster.silent(node)
             self._keep_awake()
 
     def _left(self) -> float:
@@ -143,7 +139,7 @@ class _Call:
         reached = self.post.send(ASK, messages)
         for node in set(messages) - reached:
             self._answers[self._sent[node]] = Lost("Flower did not take the message for it")
-        self._rouse(reached & self._lively)
+        self._rouse(reached & self._lively, ttl)
 
     def _content(self, site: str) -> RecordDict:
         """The records of a site's note; made once for all that are sent the same."""
@@ -167,16 +163,17 @@ class _Call:
             error = mail.reply.error
             reason = printable(str(error.reason or "no reason given"))[:LONGEST]
             return Lost(f"{reason} (Flower's error {error.code})")
+        content = mail.reply.content
         try:
-            parcel = from_records(mail.reply.content)
-            wrong = self._roster.contradicts(mail.node, parcel.about.get("site", ""))
-            if wrong:
-                return Lost(wrong)
-            if parcel.about.get("stays") == "yes":
-                self._lively.add(mail.node)
-            return unpack(parcel)
-        except (BadParcel, WireError) as error:
+            note, about = opened(lambda: from_records(content))
+        except WireError as error:
             return Lost(f"its answer cannot be used: {printable(str(error))[:LONGEST]}")
+        wrong = self._roster.contradicts(mail.node, about.get("site", ""))
+        if wrong:
+            return Lost(wrong)
+        if about.get("stays") == "yes":
+            self._lively.add(mail.node)
+        return note
 
     def _keep_awake(self) -> None:
         """Something to do for nodes that have answered while others have not."""
@@ -187,12 +184,12 @@ class _Call:
             for node in done & self._lively & set(self._kept_awake)
             if self._kept_awake[node][0] < AWAKENINGS and now - self._kept_awake[node][1] >= DOZE
         }
-        self._rouse(tired)
+        self._rouse(tired, DOZING)
 
-    def _rouse(self, nodes: set[int]) -> None:
+    def _rouse(self, nodes: set[int], ttl: float) -> None:
         if not nodes:
             return
-        self.post.send(AWAKE, _empty(AWAKE, nodes, DOZING), look=False)
+        self.post.send(AWAKE, _empty(AWAKE, nodes, ttl), look=False)
         for node in nodes:
             times = self._kept_awake.get(node, (0, 0.0))[0]
             self._kept_awake[node] = (times + 1, time.monotonic())

@@ -15,8 +15,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from autofedavg.engines.flower.parcel import BadParcel, Parcel, receive, send
@@ -141,19 +141,19 @@ def _try(path: Path) -> socket.socket | None:
     return connection
 
 
-def start_worker(
-    folder: Path, watch: int, variables: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def start_worker(folder: Path, watch: int) -> subprocess.Popen[bytes]:
     """Starts a worker that outlives this process, but not the watched one."""
     log_file = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "autofedavg.engines.flower.worker", str(folder), str(watch)],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,
             start_new_session=True,
-            env={**os.environ, **(variables or {})},
         )
     finally:
         os.close(log_file)
+    # Where this process stays, somebody must take note of the worker's end.
+    threading.Thread(target=process.wait, daemon=True).start()
+    return process

@@ -60,6 +60,7 @@ def serve(listener: socket.socket, idle: float) -> None:
             if not same_user(connection):
                 log.warning("somebody else than this user knocked")
                 continue
+            connection.settimeout(None)
             try:
                 request = receive(connection)
                 if request.about.get("verb") == BYE:
