@@ -1,4 +1,4 @@
-"""A controller for tests and the benchmark: asks what it is told, and writes down what came back.
+"""A controller for tests: asks what it is told, and writes down what came back.
 
 Told by `probe.json` in the server's runs folder: which verbs, in which limit, how often.
 """
@@ -9,8 +9,6 @@ import json
 import os
 import time
 from pathlib import Path
-
-import torch
 
 from autofedavg.averaging import Layout
 from autofedavg.engines.flare.controller import AutoFedAvgController
@@ -31,12 +29,7 @@ class ProbeController(AutoFedAvgController):
         fleet = FlareFleet(self, fl_ctx, abort_signal, job.sites)
         layout = Layout.of(job.row.task.network())
         model = arrays_of(layout.read(job.row.task.network()))
-        beta, digest = torch.full((len(job.sites),), 2.0, dtype=torch.float64), "probe"
-        bag = {f"{kind}/{site}": array for site in job.sites for kind, array in model.items()}
-        how = {"t": 1, "s": 1, "data": "train", **told["update_beta"]}
         notes = {
-            "share_models": Note(bag, {"t": 1, "sites": list(job.sites), "digest": digest}),
-            "update_beta": Note({"beta": beta}, {**how, "digest": digest}),
             "local_train": Note(model, {"t": 1, "T": 3}),
             "evaluate": Note(model, {"split": "validation"}),
             "class_counts": Note({}, {"t": 1}),
@@ -48,7 +41,7 @@ class ProbeController(AutoFedAvgController):
                 if not any(isinstance(answer, Lost) for answer in heard.values()):
                     break
                 time.sleep(0.5)
-            for verb, within, times in told["asks"]:
+            for verb, within, times in told:
                 for _ in range(times):
                     started = time.monotonic()
                     line: dict = {"verb": verb, "at": time.time()}

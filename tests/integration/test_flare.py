@@ -41,6 +41,7 @@ def test_the_simulators_bits(flare, study, tiny_home):
     assert len(ticks) > 10
 
 
+@pytest.mark.slow
 def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_path):
     job = export(job_of(study, "n-dirichlet"), tmp_path / "job")
     allowed = {"class_allow_list": [CONTROLLER, EXECUTOR]}

@@ -135,7 +135,9 @@ def mutated(message: Shareable, dice: random.Random) -> object:
             case 0:
                 del table[key]
             case 1 if isinstance(table, dict):
-                table[dice.choice((key, "new", 7, None))] = copy.deepcopy(dice.choice(JUNK + JUNK_ARRAYS))
+                table[dice.choice((key, "new", 7, None))] = copy.deepcopy(
+                    dice.choice(JUNK + JUNK_ARRAYS)
+                )
             case 2 if isinstance(table[key], bytes | str) and table[key]:
                 text = table[key]
                 cut = dice.randrange(len(text))

@@ -95,9 +95,10 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
                 "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
                 "args": {"template_file": ["master_template.yml"]},
             },
+            # Not tcp: there, a stranger who connects and says nothing keeps everybody else out.
             {
                 "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "tcp"},
+                "args": {"config_folder": "config", "scheme": "http"},
             },
             {"path": "nvflare.lighter.impl.cert.CertBuilder"},
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
