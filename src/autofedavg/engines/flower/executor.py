@@ -34,7 +34,10 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+)
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -129,7 +132,10 @@ class Supernode:
             log.exception("%s", kind)
             status, details = SubStatus.FAILED, said(error)
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
-        push_message(task, reply, context)
+        try:
+            push_message(task, reply, context)
+        except ObjectPushError:  # the SuperNode had all it needed and has sent the reply on
+            log.info("part of the reply to %s was there already", kind)
         push_task_output(task, context, status, details)
         took = time.perf_counter() - started
         log.info("%s %s: %.3f s", kind, message.metadata.group_id, took)
