@@ -69,7 +69,7 @@ def _meta(job: Job) -> dict[str, Any]:
     return {
         "name": f"{job.study}-{job.row.name}-seed-{job.seed}",
         "resource_spec": {},
-        "min_clients": job.row.general.quorum or len(job.sites),
+        "min_clients": job.enough,
         "deploy_map": {APP: ["server", *job.sites]},
     }
 

@@ -182,7 +182,7 @@ def join(job: Job, fleet: RemoteFleet, known: Mapping[str, Mapping[str, Any]]) -
     """
     members = Members()
     until = time.monotonic() + job.wait
-    enough = job.row.general.quorum or len(job.sites)
+    enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
     while missing:
         left = until - time.monotonic()

@@ -64,6 +64,11 @@ class Job:
         digest = Layout.of(network).describe()
         return cls(study, row, seed, tuple(sorted(sites)), digest, wait, threads, supervised)
 
+    @property
+    def enough(self) -> int:
+        """How many sites there must be for a run to go on."""
+        return self.row.exchange.least(self.row.general.quorum, len(self.sites))
+
     def folder(self, runs: Path) -> Path:
         """Where the server has the run."""
         fold = getattr(self.row.task, "fold", None) if self.row.folds else None
