@@ -8,12 +8,16 @@ from tests_tiny import TINY
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, federate, read_study, resume, run_study
+from autofedavg.client import MemoryShelf
+from autofedavg.engines.remote.hosting import host
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.exchange import Exchange
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.ledger import read_toml
+from autofedavg.experiment.store import RunFolder
 from autofedavg.report.read import read_results
 from autofedavg.workbench import Training
+from deployed import DeskFleet, job_of
 
 HEAD, *_ = TINY.partition("[[run]]")
 ROW = "[[run]]\nname = 'auto'\nmethod = { name = 'auto-fedavg', S = 2, t0 = 2 }\n"
@@ -169,3 +173,33 @@ def test_federate_goes_on_with_a_folder_of_an_earlier_version(tmp_path):
     path.write_text(text)
     assert set(kept) - set(read_toml(path)) == {"quorum", "exchange"}
     assert federated(tmp_path / "run").alpha == first.alpha
+
+
+# --- over the wire --------------------------------------------------------------------------------
+
+
+def test_a_job_over_the_wire_has_the_simulator_s_bits_though_a_site_forgets(tmp_path, monkeypatch):
+    """Notes as bytes, names of cases kept at the site, and a site that restarts in every round."""
+    study = read_study(written(tmp_path))
+    machine = Machine(workers=1, threads=1)
+    simulated = run_study(study, tmp_path / "simulated", machine) / "auto" / "seed-0"
+    job = job_of(study, "auto")
+    monkeypatch.setattr(type(job.row.task), "private_names", True)
+
+    def restarts(verb, site, answer):
+        if (verb, site) == ("local_train", "II") and answer.arrays:
+            fleet.desks[site]._client.shelf = MemoryShelf()
+        return answer
+
+    fleet = DeskFleet(job, spoil=restarts)
+    path = host(job, fleet, tmp_path / "hosted")
+    for name in ("last-3", "best-global", "best-local-II"):
+        one, other = (
+            json.loads((run / "checkpoints" / f"{name}.json").read_text())["sha256"]
+            for run in (simulated, path)
+        )
+        assert one == other
+    events = [event for line in RunFolder(path).rounds() for event in line["events"]]
+    assert {event["site"] for event in events} == {"II"}
+    assert {event["what"] for event in events} == {"resent"}
+    assert {event["call"] for event in events} >= {"share_models", "validate_local", "evaluate"}

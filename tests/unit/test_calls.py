@@ -421,3 +421,44 @@ def test_no_answer_to_shared_models_breaks_more_than_its_own_part(answer):
 
 def test_every_way_to_spoil_an_answer_is_used():
     assert {what for _, what in BAD} == set(SPOILT)
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        ([], "sent no scores"),
+        ("all fine", "sent no scores"),
+        ([["7", METRIC]], "sent .* for a score"),
+        ([7], "sent 7 for a score"),
+        ([[7, METRIC, 0.5]], "sent .* for a score"),
+        ([["7", None, 0.5]], "sent .* for a score"),
+        ([["7", METRIC, "high"]], "score of case 7 is high"),
+        ([["7", METRIC, True]], "score of case 7 is True"),
+        ([["7", METRIC, 10**400]], "score of case 7 is 1000"),
+        ([["7", METRIC, 0.5], ["7", METRIC, 0.6]], "scored case 7 twice"),
+    ],
+)
+def test_scores_that_are_none_are_refused(problem, w0, scores, says):
+    answer = Note({}, {"scores": scores})
+    fleet = DirectFleet(problem, intercept=forge("B", "evaluate", answer))
+    with pytest.raises(FederationError, match=f"^client B, evaluate: {says}"):
+        Federation(fleet).evaluate(w0, "validation")
+
+
+@pytest.mark.parametrize("counts", [[1, -1], [True], "3", {"0": 3}, [1.5]])
+def test_class_counts_that_are_none_are_refused(problem, counts):
+    answer = Note({}, {"classes": counts})
+    fleet = DirectFleet(problem, intercept=forge("B", "class_counts", answer))
+    with pytest.raises(FederationError, match="client B, class_counts, round 1: its class counts"):
+        Federation(fleet).class_counts(1)
+
+
+@pytest.mark.parametrize("call", ["local_train", "evaluate", "validate_local", "differentiate"])
+def test_a_site_that_always_lacks_something_is_given_up(problem, w0, call):
+    fleet = DirectFleet(problem)
+    federation = Federation(fleet)
+    bank = trained(federation, w0)
+    fleet.intercept = forge("B", call, Note({}, {"missing": True}))
+    with pytest.raises(FederationError, match=f"client B, {call}"):
+        calls_of(federation, w0, bank)[call]()
+    assert len(fleet.sent(call, "B")) - (call == "local_train") == 4

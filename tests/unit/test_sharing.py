@@ -8,6 +8,7 @@ import torch
 
 from autofedavg.averaging import Model
 from autofedavg.client import MemoryShelf
+from autofedavg.engines.simulator import Simulator
 from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods import METHODS
@@ -17,7 +18,17 @@ from autofedavg.notes import Lost, Note
 from autofedavg.seeds import Seeds
 from autofedavg.traffic import as_received
 from flaky import Fault, FlakyFleet
-from toy import METRIC, DirectFleet, float64, mlp, norm_net, rounds_of, same_round, toy_problem
+from toy import (
+    METRIC,
+    TRAINING,
+    DirectFleet,
+    float64,
+    mlp,
+    norm_net,
+    rounds_of,
+    same_round,
+    toy_problem,
+)
 
 HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
 HOW |= {"mode": "eval", "data": "validation"}
@@ -343,3 +354,28 @@ def test_models_that_are_not_the_round_s_travel_whole_and_exact(problem):
         note = fleet.sent("evaluate", "A")[-1]
         assert torch.equal(note.arrays["values"], other.values)
         assert "sent" not in note.facts
+
+
+def test_a_model_made_before_any_training_is_left_as_it_is(problem):
+    w, _ = problem.initial(Seeds(7))
+    federation = Federation(DirectFleet(problem), exchange=Exchange(down="difference"))
+    assert federation.as_sent(w).digest() == w.digest()
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_simulator_carries_the_same_bits_in_every_encoding(problem, exchange, workers):
+    method = AutoFedAvg(S=2, t0=2)
+    direct = rounds_of(method, DirectFleet(problem), 3, exchange=exchange)
+    with Simulator(problem, TRAINING, Seeds(7), workers=workers) as fleet:
+        found = rounds_of(method, fleet, 3, problem=problem, exchange=exchange)
+    assert all(map(same_round, direct, found))
+
+
+@pytest.mark.parametrize("learning", ["clients", "server"])
+def test_learning_at_the_server_has_resumed_bits_too(problem, learning):
+    method = AutoFedAvg(S=2, learning=learning)
+    exchange = Exchange(down="difference", up="difference")
+    whole = rounds_of(method, DirectFleet(problem), 3, exchange=exchange)
+    rest = rounds_of(method, DirectFleet(problem), 3, whole[0], exchange=exchange)
+    assert all(map(same_round, whole[1:], rest))
