@@ -59,7 +59,7 @@ def provision(sites: Sequence[str], port: int, folder: Path) -> Kits:
 
 
 def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
-    """What an administrator does to each kit: our class on the allow list, and a site's own file."""
+    """What administrators do to their kits: our class on the allow list, and a site's file."""
     resources = _resources(kits.server)
     resources["class_allow_list"].append(CONTROLLER)
     resources["servers"][0]["heart_beat_timeout"] = HEARTBEATS
@@ -95,9 +95,10 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
                 "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
                 "args": {"template_file": ["master_template.yml"]},
             },
+            # Not tcp: there, a stranger who connects and says nothing keeps everybody else out.
             {
                 "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "tcp"},
+                "args": {"config_folder": "config", "scheme": "http"},
             },
             {"path": "nvflare.lighter.impl.cert.CertBuilder"},
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
