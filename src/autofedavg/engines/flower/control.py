@@ -75,12 +75,12 @@ class Control:
             with self._client() as client:
                 found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run]
         except RunError as error:
-            if isinstance(error.__cause__, httpx.TransportError):
+            cause = error.__cause__
+            if isinstance(cause, httpx.TransportError):
                 return None  # it is being started again
-            if isinstance(error.__cause__, httpx.HTTPStatusError):
-                if error.__cause__.response.status_code == httpx.codes.NOT_FOUND:
-                    return Outcome(run, False, "the SuperLink was started anew and forgot the run")
-            raise
+            if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code != 404:
+                raise
+            return Outcome(run, False, "the SuperLink was started anew and forgot the run")
         if found.status.status != "finished":
             return None
         well = found.status.sub_status == "completed"
