@@ -19,51 +19,50 @@ TASK = {
     "pipeline": {"roi": [16, 16, 8], "channels": [4, 8]},
 }
 TRAINING = {"iterations": 2, "batch_size": 2, "learning_rate": 3e-3}
-WAYS = {
-    True: "our executor, which stays, and empty messages that keep the SuperNode awake",
-    False: "Flower's SuperExec, a process for every message, and our resident worker",
-}
+TOGETHER = 5
 
 
 def measure(steps: int, stock_steps: int) -> Section:
-    """Seconds of an update_beta exchange.
+    """Seconds of a step on beta.
 
     Args:
-        steps: with the executor that stays.
-        stock_steps: with Flower's own.
+        steps: exchanges with the executor that stays.
+        stock_steps: exchanges with Flower's own.
     """
     load = Load()
     rows = [
-        Row(f"update_beta, 3 sites: {way}", _exchanges(resident, count), "s")
-        for (resident, way), count in zip(WAYS.items(), (steps, stock_steps), strict=True)
+        Row("our executor, which stays between messages", _steps(True, steps), "s"),
+        Row(f"the same, {TOGETHER} steps a message", _steps(True, steps, TOGETHER), "s"),
+        Row("Flower's: a process for every message", _steps(False, stock_steps), "s"),
     ]
     return Section(
-        "10. Flower on loopback, TLS and node keys, seconds an exchange",
+        "Flower on loopback, three sites, TLS and node keys: a step on beta",
         rows,
         load.of_others(),
-        "before: 12 to 16 s with three sites, PyTorch started for every message",
+        "a process that starts PyTorch for every message: 12 to 16 s",
     )
 
 
-def _exchanges(resident: bool, steps: int) -> Sample:
+def _steps(resident: bool, exchanges: int, together: int = 1) -> Sample:
     with tempfile.TemporaryDirectory(prefix="bench-flower-") as folder:
         home = Path(folder)
-        job = _job(steps)
+        job = _job(exchanges * together, together)
         with Loopback(job.sites, {}, home / "runs", home / "scratch", resident) as flower:
             flower.run(job, lambda: None)
         said = (job.folder(home / "runs") / "log.txt").read_text()
     found = re.findall(r"update_beta of 3 sites: ([\d.]+) s", said)
-    return Sample(tuple(float(seconds) for seconds in found))
+    return Sample(tuple(float(seconds) / together for seconds in found))
 
 
-def _job(steps: int) -> Job:
+def _job(steps: int, together: int) -> Job:
+    method = {"name": "auto-fedavg", "S": steps, "steps_per_message": together}
     study = parse_study(
         {
             "study": {"name": "bench"},
             "base": {"rounds": 1, "task": TASK, "training": TRAINING},
-            "run": [{"name": "n-dirichlet", "method": {"name": "auto-fedavg", "S": steps}}],
+            "run": [{"name": "n-dirichlet", "method": method}],
         },
         "bench",
     )
     config = study.runs[0].resolved()
-    return Job.of("bench", config, 0, config.task.site_names(), threads=1)
+    return Job.of("bench", config, 0, config.task.site_names(), threads=1, wait=300.0)

@@ -50,7 +50,7 @@ def of_flower(home: Path, word: str = "") -> list[psutil.Process]:
 @pytest.mark.timeout(600)
 def test_the_same_bits_as_the_simulators(study, tmp_path, alone):
     home = run_study(study, tmp_path / "here")
-    job = job_of(study, "n-dirichlet")
+    job = job_of(study, "n-dirichlet", wait=300.0)
     ticks = []
     with Loopback(job.sites, {}, tmp_path / "runs", tmp_path / "scratch") as flower:
         flower.run(job, lambda: ticks.append(time.monotonic()))
@@ -73,7 +73,7 @@ def test_the_same_bits_with_a_process_for_every_message(study, tmp_path, alone):
 def test_a_worker_killed_between_steps_changes_no_bit(study, tmp_path, alone):
     """Its models are gone: it says so, is sent them again, and goes on."""
     home = run_study(study, tmp_path / "here")
-    job = job_of(study, "n-dirichlet")
+    job = job_of(study, "n-dirichlet", wait=300.0)
     log = job.folder(tmp_path / "runs") / "log.txt"
     killed = []
 
@@ -85,6 +85,32 @@ def test_a_worker_killed_between_steps_changes_no_bit(study, tmp_path, alone):
     with Loopback(job.sites, {}, tmp_path / "runs", tmp_path / "scratch") as flower:
         flower.run(job, kill_after_sharing)
     assert killed
+    assert_same_run(home / "n-dirichlet" / "seed-0", job.folder(tmp_path / "runs"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("word", ["flwr-serverapp", "flower-superlink"])
+def test_a_server_killed_mid_run_goes_on_in_a_new_run_with_the_same_bits(
+    word, tiny, tmp_path, alone
+):
+    study = read_study(tiny, ["rounds=2"], only=["n-dirichlet"])
+    home = run_study(study, tmp_path / "here")
+    job = job_of(study, "n-dirichlet", wait=300.0)
+    rounds = job.folder(tmp_path / "runs") / "rounds.jsonl"
+    killed = []
+
+    def kill_after_round_one() -> None:
+        if not killed and rounds.exists() and rounds.read_text():
+            killed.extend(of_flower(tmp_path, word))
+            for process in killed:
+                process.kill()
+
+    with Loopback(job.sites, {}, tmp_path / "runs", tmp_path / "scratch") as flower:
+        flower.run(job, kill_after_round_one)
+        assert killed
+        assert Ledger(job.folder(tmp_path / "runs")).status() != "finished"
+        flower.run(job, lambda: None)
     assert_same_run(home / "n-dirichlet" / "seed-0", job.folder(tmp_path / "runs"))
 
 

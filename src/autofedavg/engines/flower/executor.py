@@ -35,6 +35,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
     ObjectPushError,
     pull_and_inflate_object_from_tree,
 )
@@ -56,6 +57,7 @@ QUICK, SLOW = 0.1, 0.5  # seconds between two looks for a message, soon after on
 SOON = 3.0
 GONE = 60.0  # seconds without a SuperNode, then it ends
 DELIVERY = 30.0  # seconds the SuperNode may take to fetch a message that it has announced
+LATE = 2.0  # seconds at most between two looks for a part of one
 FIRST_BEAT = 5.0  # seconds after which a message counts as long: a heartbeat is due within 60
 
 
@@ -70,7 +72,7 @@ def main() -> None:
     last_task = last_word = time.monotonic()
     while time.monotonic() - last_word < GONE:
         try:
-            busy = supernode.serve_one()
+            busy = supernode.take_one()
         except httpx.HTTPError as error:
             log.warning("the SuperNode does not answer (%s)", error)
             time.sleep(1.0)
@@ -98,26 +100,34 @@ class Supernode:
             extra = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)]
         self._client = self._connect("SuperExec", extra)
 
-    def serve_one(self) -> bool:
-        """Answers one message; whether there was one."""
+    def take_one(self) -> bool:
+        """Has a message answered by a thread of its own; whether there was one.
+
+        A SuperNode may announce a message that it then cannot fetch, because its run was over:
+        whoever waits for that one must not keep others waiting.
+        """
         found = self._client.AcquireTask(
             AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         )
-        if not found.token:
-            return False
-        task = self._connect("flwr-clientapp", [RuntimeTokenHttpInterceptor(found.token)])
+        if found.token:
+            threading.Thread(target=self._work, args=(found.token,), daemon=True).start()
+        return bool(found.token)
+
+    def _work(self, token: str) -> None:
+        task = self._connect("flwr-clientapp", [RuntimeTokenHttpInterceptor(token)])
         beat = HeartbeatSender(make_task_heartbeat_fn_http(task))
         timer = threading.Timer(FIRST_BEAT, beat.start)
         timer.daemon = True
         timer.start()
         try:
             self._serve(task)
+        except (httpx.HTTPError, ObjectPullError) as error:
+            log.warning("a message could not be answered (%s)", error)
         finally:
             timer.cancel()
             if beat.is_running:
                 beat.stop()
             task.close()
-        return True
 
     def _serve(self, task: RuntimeHttpClient) -> None:
         started = time.perf_counter()
@@ -165,7 +175,7 @@ def _receive(task: RuntimeHttpClient) -> tuple[Message, Context]:
         make_confirm_message_received_fn_protobuf(task.ConfirmMessageReceived, node, run),
         return_type=Message,
         initial_backoff=QUICK / 4,
-        backoff_cap=SLOW,
+        backoff_cap=LATE,
     )
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context
