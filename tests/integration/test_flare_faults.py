@@ -27,6 +27,7 @@ from deployed import job_of
 
 SITES = ("I", "II", "III")
 ALL_WELL = dict.fromkeys(SITES, "ok")
+KINDS = ["WEIGHTS"]
 PREPARE = [["local_train", 8, 1], ["class_counts", 3, 1]]
 
 
@@ -145,6 +146,20 @@ def test_a_dead_server_is_started_again_and_takes_a_new_job(probed):
     status, lines = probed.ask(PREPARE)
     assert [line["answers"] for line in lines] == [ALL_WELL, ALL_WELL]
     assert status == "FINISHED:COMPLETED"
+
+
+@pytest.mark.slow
+def test_a_site_s_own_filters_see_its_models_and_may_keep_them(probed):
+    policy = probed.flare.kits.site("II") / "local" / "privacy.json"
+    keep = "nvflare.app_common.filters.dxo_blocker.DXOBlocker"
+    scope = {"name": "ours", "task_result_filters": [{"path": keep, "args": {"data_kinds": KINDS}}]}
+    policy.write_text(json.dumps({"scopes": [scope], "default_scope": "ours"}))
+    try:
+        _, (train, count) = probed.ask(PREPARE)
+    finally:
+        policy.unlink()
+    assert train["answers"] == {**ALL_WELL, "II": "lost: FLARE says TASK_RESULT_FILTER_ERROR"}
+    assert count["answers"] == ALL_WELL
 
 
 def hangs_up(port: int, kit: Path | None) -> bool:

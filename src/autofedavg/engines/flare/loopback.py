@@ -113,7 +113,10 @@ class Loopback:
             "folder": str(kit),
             "log": str(self.scratch / f"{name}.log"),
         }
-        self._pids[name] = int(_exchange(self._keeper, what))
+        number = _exchange(self._keeper, what)
+        if not number:
+            raise self._error(f"{name} cannot be started", {"error": "its keeper has ended"})
+        self._pids[name] = int(number)
 
     def pid(self, name: str) -> int:
         """The process of the server, or of a site; its job's process is a child of it."""
