@@ -1,0 +1,88 @@
+"""What a site does with a message: handed to its worker, or answered at once.
+
+Used by Flower's process per message and by the resident executor alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from autofedavg.engines.flower import resident
+from autofedavg.engines.flower.parcel import BadParcel, Parcel
+from autofedavg.engines.flower.records import from_records, to_records
+from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
+
+log = logging.getLogger(__name__)
+
+ASK, NAME, AWAKE, BYE = "ask", "name", "awake", "bye"
+ACTIONS = (ASK, NAME, AWAKE, BYE)  # of Flower's message type "query"
+
+
+def answer(message: Message, context: Context, watch: int, stays: bool) -> RecordDict:
+    """The content of the reply to a message.
+
+    Args:
+        message: from the server.
+        context: of this site and run.
+        watch: the process without which the worker shall end.
+        stays: whether this process stays for the next message.
+
+    Raises:
+        AutoFedAvgError: there is no answer; names no path or case, since it is sent on.
+    """
+    action = message.metadata.message_type.partition(".")[2]
+    site = _site(context)
+    about = {"site": site, "stays": "yes" if stays else "no"}
+    if action == ASK:
+        try:
+            return to_records(_ask(message, context, site, watch, about))
+        except OSError as error:
+            log.exception("%s", site)
+            raise RunError(f"{type(error).__name__}, and this site's own log says more") from None
+    if action == BYE:
+        resident.dismiss(site, _job(context))
+    return RecordDict({"about": ConfigRecord(dict(about))})
+
+
+def _ask(
+    message: Message, context: Context, site: str, watch: int, about: dict[str, str]
+) -> Parcel:
+    try:
+        parcel = from_records(message.content)
+        verb = parcel.about["verb"]
+    except (BadParcel, KeyError) as error:
+        raise RunError(f"the message is no request: {error}") from None
+    job, local = _job(context), context.node_config.get("site-file")
+    request = {"verb": verb, "site": site, "job": job}
+    if local:
+        request["local"] = str(Path(str(local)).expanduser())
+    sent = Parcel(parcel.facts, parcel.arrays, parcel.bfloat16, request)
+    back = resident.exchange(site, job, sent, watch)
+    return Parcel(back.facts, back.arrays, back.bfloat16, about)
+
+
+def _site(context: Context) -> str:
+    name = context.node_config.get("site")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(
+            "the SuperNode does not say which site it is",
+            remedy="start it with --node-config 'site=\"NAME\"'",
+        )
+    return name
+
+
+def _job(context: Context) -> str:
+    job = context.run_config.get("job")
+    if not isinstance(job, str):
+        raise ConfigError("the app holds no job", remedy="make it with `autofedavg export flower`")
+    return job
+
+
+def said(error: BaseException) -> str:
+    """What may be told of an error: our own words; of others the kind only."""
+    if isinstance(error, AutoFedAvgError):
+        return error.what
+    return f"{type(error).__name__}, and this site's own log says more"

@@ -1,0 +1,161 @@
+"""Keeps a family of processes, and ends all of it when its own parent is gone, however that went.
+
+`python -m autofedavg.engines.flower.guard` reads one JSON request a line from its standard input
+and answers each with one line. All descendants, also those that have left their session or lost
+their parent, come down to it (PR_SET_CHILD_SUBREAPER), so none escapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autofedavg.errors import RunError
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>
+LOOK = 0.5  # seconds between two looks at the parent
+
+
+class Guard:
+    """A guard process, from its parent's side."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "autofedavg.engines.flower.guard", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for the parent, which then ends the guard
+        )
+
+    def start(self, args: Sequence[str], variables: Mapping[str, str], log: Path) -> int:
+        """Starts a process whose output goes to a log; its number."""
+        return int(self._ask({"start": [*args], "variables": {**variables}, "log": str(log)}))
+
+    def alive(self, process: int) -> bool:
+        """Whether a process it started still runs."""
+        return bool(self._ask({"alive": process}))
+
+    def close(self) -> None:
+        """Ends all of them, and returns when they are gone."""
+        if self._process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        pipe, answers = self._process.stdin, self._process.stdout
+        try:
+            if pipe and answers:
+                pipe.write(json.dumps(request).encode() + b"\n")
+                pipe.flush()
+                return json.loads(answers.readline())
+        except (BrokenPipeError, ValueError):
+            pass
+        raise RunError("the process that keeps the engine's processes was ended from outside")
+
+
+def main() -> None:
+    """Serves until the parent closes the pipe or is gone; then ends everything."""
+    parent = int(sys.argv[1])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        _serve(parent)
+    finally:
+        _end_all()
+
+
+def _serve(parent: int) -> None:
+    codes: dict[int, int] = {}
+    rest = b""
+    while os.getppid() == parent:
+        _reap(codes)
+        if not select.select([sys.stdin], [], [], LOOK)[0]:
+            continue
+        read = os.read(sys.stdin.fileno(), 65536)
+        if not read:
+            return
+        *lines, rest = (rest + read).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            answer: Any
+            if "start" in request:
+                answer = _start(request)
+            else:
+                _reap(codes)
+                answer = request["alive"] not in codes
+            os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+
+
+def _start(request: dict[str, Any]) -> int:
+    """Starts a process in a group of its own that dies with the guard."""
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    child = os.fork()
+    if child:
+        os.close(log)
+        return child
+    try:
+        os.setsid()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        args = request["start"]
+        os.execvpe(args[0], args, {**os.environ, **request["variables"]})  # noqa: S606
+    finally:
+        os._exit(127)
+
+
+def _reap(codes: dict[int, int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if not process:
+                return
+            codes[process] = status
+
+
+def _end_all() -> None:
+    """Kills children until there are none; the children of the dead come down to this process."""
+    while True:
+        children = _children()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def _children() -> list[int]:
+    me = str(os.getpid())
+    found = []
+    for about in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if about.read_text().rpartition(")")[2].split()[1] == me:
+                found.append(int(about.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    main()

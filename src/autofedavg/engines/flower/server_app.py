@@ -1,0 +1,33 @@
+"""Flower's ServerApp: runs the job that the app's configuration holds."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from autofedavg.engines.flower.resident import DEFAULT_RUNS, RUNS
+from autofedavg.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Runs the job, or goes on with it where its run folder is there already."""
+    from autofedavg.engines.flower.fleet import FlowerFleet
+    from autofedavg.engines.remote.hosting import host
+    from autofedavg.engines.remote.job import Job
+
+    text = context.run_config.get("job")
+    if not isinstance(text, str):
+        raise ConfigError("the app holds no job", remedy="make it with `autofedavg export flower`")
+    runs = Path(os.environ.get(RUNS) or DEFAULT_RUNS).expanduser()
+    logging.getLogger("autofedavg").addHandler(logging.StreamHandler())
+    with FlowerFleet(grid) as fleet:
+        log.info("run folder: %s", host(Job.read(text, "the app's job"), fleet, runs))

@@ -1,0 +1,207 @@
+"""Parcels, records and frames of the Flower adapter: what is no note is refused."""
+
+import io
+import json
+import random
+import socket
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+pytest.importorskip("flwr", reason="needs autofedavg[flower]")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from autofedavg.engines.flower.codec import opened, pack, unpack
+from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel, receive, send
+from autofedavg.engines.flower.records import from_records, to_records
+from autofedavg.notes import Note
+from autofedavg.wire import WireError
+
+TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8]
+
+
+def a_note() -> Note:
+    made = torch.Generator().manual_seed(0)
+    return Note(
+        {
+            "values": torch.randn(40, generator=made),
+            "beta": torch.randn(2, 3, dtype=torch.float64, generator=made),
+            "half": torch.randn(5, generator=made).bfloat16(),
+            "counters/II": torch.tensor([3, 4]),
+            "none": torch.zeros(0, 2),
+            "one": torch.tensor(2.5),
+        },
+        {"t": 1, "sites": ["I", "II"], "digest": "0f", "loss": 0.25, "error": None},
+    )
+
+
+def same(one: Note, other: Note) -> bool:
+    return one.facts == other.facts and list(one.arrays) == list(other.arrays) and all(
+        a.dtype == b.dtype and torch.equal(a, b)
+        for a, b in zip(one.arrays.values(), other.arrays.values(), strict=True)
+    )
+
+
+def over_a_socket(write) -> Parcel:
+    """What arrives when `write` has written to the other end and closed it."""
+    near, far = socket.socketpair()
+
+    def speak() -> None:
+        with near:
+            write(near)
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    try:
+        with far:
+            far.settimeout(10)
+            return receive(far)
+    finally:
+        speaker.join()
+
+
+def framed(parcel: Parcel) -> bytes:
+    written = bytearray()
+
+    class Pen:
+        sendall = staticmethod(written.extend)
+
+    send(Pen(), parcel)
+    return bytes(written)
+
+
+def test_a_note_comes_through_records_and_frames():
+    note = a_note()
+    parcel = from_records(to_records(pack(note, {"verb": "update_beta"})))
+    assert parcel.about == {"verb": "update_beta"}
+    assert same(unpack(parcel), note)
+    again = over_a_socket(lambda to: send(to, parcel))
+    assert again.about == parcel.about
+    assert same(unpack(again), note)
+    assert unpack(again).arrays["half"].dtype == torch.bfloat16
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    dtype=some.sampled_from(TYPES),
+    shape=some.lists(some.integers(0, 4), max_size=3),
+    name=some.text(max_size=8),
+    word=some.text(max_size=20),
+)
+def test_every_type_shape_and_name_comes_through(dtype, shape, name, word):
+    size = int(np.prod(shape)) if shape else 1
+    note = Note({name: torch.arange(size).reshape(shape).to(dtype)}, {"word": word})
+    assert same(unpack(from_records(to_records(pack(note)))), note)
+
+
+def test_a_note_that_changes_on_the_way_is_a_note_or_refused():
+    """10,000 mutated records and frames: a note or a WireError, never anything else."""
+    dice = random.Random(7)
+    whole = framed(pack(a_note(), {"verb": "x"}))
+    refused = 0
+    for _ in range(5000):
+        data = mutated(whole, dice)
+        try:
+            opened(partial(of_frame, data))
+        except WireError:
+            refused += 1
+    assert refused > 3000
+    records = to_records(pack(a_note()))
+    for _ in range(5000):
+        try:
+            opened(partial(from_records, mutated_records(records, dice)))
+        except WireError:
+            refused += 1
+    assert refused > 6000
+
+
+def of_frame(data: bytes) -> Parcel:
+    class Reader:
+        file = io.BytesIO(data)
+
+        def recv(self, count: int) -> bytes:
+            return self.file.read(count)
+
+    return receive(Reader())
+
+
+def mutated(data: bytes, dice: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(changed))
+        match dice.randrange(4):
+            case 0:
+                changed[at] = dice.randrange(256)
+            case 1:
+                del changed[at : at + dice.randint(1, 20)]
+            case 2:
+                changed[at:at] = dice.randbytes(dice.randint(1, 20))
+            case 3:
+                changed[at : at + 8] = b"99999999"
+        if not changed:
+            return b""
+    return bytes(changed)
+
+
+def mutated_records(records: RecordDict, dice: random.Random) -> RecordDict:
+    note, arrays = dict(records["note"]), dict(records["arrays"])
+    key = dice.choice(sorted(arrays))
+    array = arrays[key]
+    match dice.randrange(7):
+        case 0:
+            arrays[key] = Array(array.dtype, array.shape, array.stype, mutated(array.data, dice))
+        case 1:
+            note["facts"] = mutated(note["facts"].encode(), dice).decode(errors="replace")
+        case 2:
+            note["bfloat16"] = dice.choice(['["values"]', '["lost"]', "[1]", "{", "null", '[["a"]]'])
+        case 3:
+            note[dice.choice(["facts", "bfloat16", "else"])] = dice.choice([1, 2.5, b"x", [1, 2]])
+        case 4:
+            del note[dice.choice(["facts", "bfloat16"])]
+        case 5:
+            arrays[key] = Array("float32", (1,), "torch.Tensor", array.data)
+        case 6:
+            other = dice.choice([ConfigRecord({}), MetricRecord({"a": 1})])
+            return RecordDict({dice.choice(["note", "arrays", "else"]): other})
+    return RecordDict({"note": ConfigRecord(note), "arrays": ArrayRecord(arrays)})
+
+
+def npy(header: dict | str, body: bytes = b"") -> bytes:
+    text = (header if isinstance(header, str) else repr(header)).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (npy({"descr": "<f8", "fortran_order": False, "shape": (10**12,)}), "not as long"),
+        (npy({"descr": "<f8", "fortran_order": False, "shape": (-1,)}, b"0" * 8), "kind|header"),
+        (npy({"descr": "<f8", "fortran_order": True, "shape": (1, 1)}, b"0" * 8), "kind"),
+        (npy({"descr": ">f8", "fortran_order": False, "shape": (1,)}, b"0" * 8), "kind"),
+        (npy({"descr": "|O", "fortran_order": False, "shape": (1,)}, b"0" * 8), "kind"),
+        (npy({"descr": "<i2", "fortran_order": False, "shape": (1,)}, b"00"), "type"),
+        (npy("__import__('os').system('false')"), "header"),
+        (b"\x93NUMPY\x02\x00" + b"\0" * 100, "version"),
+        (b"", "header"),
+    ],
+)
+def test_arrays_that_are_none_are_refused_before_memory_is_taken(data, says):
+    with pytest.raises(WireError, match=says):
+        unpack(Parcel("{}", {"a": Packed("float64", (1,), data)}))
+
+
+def test_a_frame_that_promises_too_much_ends_with_what_came():
+    head = json.dumps(
+        {"about": {}, "facts": "{}", "bfloat16": [], "arrays": [["a", "f", [1], 2**39]]}
+    ).encode()
+    data = b"AFP1" + len(head).to_bytes(8, "big") + head + b"only this"
+    with pytest.raises(EOFError):
+        of_frame(data)
+    with pytest.raises(BadParcel, match="begin"):
+        of_frame(b"AFP1" + (2**40).to_bytes(8, "big"))
