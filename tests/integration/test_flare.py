@@ -13,7 +13,8 @@ pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 from tests_tiny import TINY
 
 from autofedavg import read_study
-from autofedavg.engines.flare import Loopback, export
+from autofedavg.engines.flare import Loopback
+from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR, export
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")
@@ -43,6 +44,9 @@ def test_the_simulators_bits(flare, study, tiny_home):
 
 def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_path):
     job = export(job_of(study, "n-dirichlet"), tmp_path / "job")
+    allowed = {"class_allow_list": [CONTROLLER, EXECUTOR]}
+    (tmp_path / "w" / "local").mkdir(parents=True)
+    (tmp_path / "w" / "local" / "resources.json").write_text(json.dumps(allowed))
     done = subprocess.run(
         [*(sys.executable, "-m", "nvflare.cli", "simulator", str(job)), "-w", str(tmp_path / "w")]
         + ["-c", ",".join(SITES), "-t", "3"],

@@ -66,7 +66,7 @@ def test_a_site_of_another_version_is_refused_and_both_are_named(study, tmp_path
     fleet.desks["II"]._text = text
     with pytest.raises(ConfigError, match=r"site II, joining: .* 0\.0\.7, and here is "):
         host(job, fleet, tmp_path)
-    assert not (tmp_path / "tiny").exists()
+    assert [file.name for file in job.folder(tmp_path).glob("[a-z]*")] == ["status.json"]
 
 
 def test_a_site_that_says_it_has_another_version_is_refused(study, tmp_path):

@@ -4,7 +4,6 @@ Nothing is decided here: the Controller carries what the server asks, the Execut
 site's desk. FLARE itself is imported only by what runs inside it.
 """
 
-from autofedavg.engines.flare.export import export
 from autofedavg.engines.flare.loopback import Loopback
 
-__all__ = ["Loopback", "export"]
+__all__ = ["Loopback"]

@@ -17,6 +17,7 @@ from autofedavg.engines.flare.fleet import FlareFleet
 from autofedavg.engines.remote.hosting import host
 from autofedavg.engines.remote.job import Job
 from autofedavg.errors import AutoFedAvgError
+from autofedavg.experiment.run import Paused
 
 RUNS = "autofedavg-runs"  # in the server's workspace, where no job's end removes it
 RUNS_VARIABLE = "AUTOFEDAVG_RUNS"
@@ -47,6 +48,8 @@ class AutoFedAvgController(Controller):  # type: ignore[misc]
                 host(job, FlareFleet(self, fl_ctx, abort_signal, job.sites), runs)
             finally:
                 _hand_over(job, runs, Path(workspace.get_run_dir(number)))
+        except Paused as pause:  # on purpose: for FLARE the job is done
+            self.log_info(fl_ctx, str(pause))
         except AutoFedAvgError as error:
             self.system_panic(str(error), fl_ctx)
 

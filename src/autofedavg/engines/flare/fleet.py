@@ -31,6 +31,7 @@ VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
 BY_TASK = frozenset({"local_train", "share_models", "evaluate", "differentiate"})
 GLANCE = 0.25  # seconds between looks at whether the job was stopped or a site lost
 ENDLESS = 30 * 24 * 3600.0  # seconds: what a message without a limit is given
+LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer is still there
 PING = 2.0  # seconds
 
 
@@ -69,11 +70,7 @@ class FlareFleet:
         carry = self._by_tasks if verb in BY_TASK else self._by_messages
         answers |= carry(verb, asked, within)
         if self._stopped.triggered:
-            raise RunError(
-                "the job was stopped",
-                where="FLARE",
-                remedy="submit it again: it goes on from the last round",
-            )
+            raise _stopped()
         return answers
 
     def waiting(self) -> set[str]:
@@ -81,41 +78,42 @@ class FlareFleet:
 
         FLARE never hands a running job to a site that comes late or comes back.
         """
-        inside = self._job_cells()
-        at_the_door = self._reachable({name: name for name in self._wanted})
-        return at_the_door - self._reachable(inside)
+        return self._without_job(self._wanted)
 
     def _joined(self) -> set[str]:
         return {client.name for client in self._engine.get_clients()}
 
-    def _job_cells(self) -> dict[str, str]:
-        """Where each site of this job is to be found in FLARE's network, by name."""
-        job = self._context.get_job_id()
-        return {
-            client.name: FQCN.join([client.get_fqcn(), job])
-            for client in self._engine.get_clients()
-            if client.name in self._wanted
-        }
+    def _without_job(self, names: Iterable[str]) -> set[str]:
+        """Those whose main process is connected to the server but has no process of this job.
 
-    def _reachable(self, cells: Mapping[str, str]) -> set[str]:
-        """Those whose process answers; none at all where FLARE has no network of its own."""
+        A site that is busy, paused or cut off is not among them. FLARE's own simulator has no
+        main processes, so there is never any.
+        """
         cell = self._engine.get_cell()
-        if cell is None or not cells:
+        known = {client.name: client.get_fqcn() for client in self._engine.get_clients()}
+        addresses = {name: known.get(name, name) for name in names}
+        if cell is None or not addresses:
             return set()
-        replies = cell.broadcast_request(
-            channel="_net_manager",
-            topic="echo",
-            targets=list(cells.values()),
-            request=Message(payload=b""),
-            timeout=PING,
-            optional=True,
-        )
-        there = {
-            address
-            for address, reply in replies.items()
-            if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
-        }
-        return {name for name, address in cells.items() if address in there}
+        try:
+            replies = cell.core_cell.broadcast_request(
+                channel="_net_manager",
+                topic="peers",
+                targets=list(addresses.values()),
+                request=Message(),
+                timeout=PING,
+                optional=True,
+            )
+        except RuntimeError as error:  # its server's main process has died
+            raise _stopped() from error
+        job = self._context.get_job_id()
+        found = set()
+        for name, address in addresses.items():
+            reply = replies.get(address)
+            if reply is None or reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK:
+                continue
+            if isinstance(reply.payload, list) and FQCN.join([address, job]) not in reply.payload:
+                found.add(name)
+        return found
 
     def _by_messages(
         self, verb: str, notes: Mapping[str, Note], within: float | None
@@ -176,24 +174,42 @@ class FlareFleet:
                 result_received_cb=arrived,
             )
             self._controller.send(task=tasks[name], fl_ctx=self._context, targets=[name])
-        gone: dict[str, Lost] = {}
-        with news:
-            while len(results) + len(gone) < len(tasks) and not self._stopped.triggered:
+        gone: set[str] = set()
+        look = started + LOOK_EVERY
+        while not self._stopped.triggered:
+            with news:
+                open_still = [name for name in tasks if name not in results and name not in gone]
                 left = math.inf if within is None else started + within - time.monotonic()
-                if left <= 0:
+                if not open_still or left <= 0:
                     break
                 news.wait(min(left, GLANCE))
-                for name in tasks:
-                    if name not in results and self._controller.get_client_disconnect_time(name):
-                        gone[name] = Lost("FLARE has lost it")
-        for name, task in tasks.items():
-            if name not in results:
-                self._controller.cancel_task(task)
+            if time.monotonic() > look:
+                gone |= self._lost_among(open_still)
+                look = time.monotonic() + LOOK_EVERY
         with news:
-            return {
-                name: gone.get(name) or _answer(results.get(name), of_weights, within)
-                for name in tasks
-            }
+            arrived_all = dict(results)
+        for name, task in tasks.items():
+            if name not in arrived_all:
+                self._controller.cancel_task(task)
+        return {
+            name: Lost("its part of the job has ended")
+            if name in gone and name not in arrived_all
+            else _answer(arrived_all.get(name), of_weights, within)
+            for name in tasks
+        }
+
+    def _lost_among(self, names: Iterable[str]) -> set[str]:
+        """Those that cannot answer any more: waiting for them would be in vain."""
+        dead = {name for name in names if self._controller.get_client_disconnect_time(name)}
+        return dead | self._without_job(names)
+
+
+def _stopped() -> RunError:
+    return RunError(
+        "the job was stopped",
+        where="FLARE",
+        remedy="submit it again: it goes on from the last round",
+    )
 
 
 def _answer(

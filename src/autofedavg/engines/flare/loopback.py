@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -65,20 +65,36 @@ class Loopback:
         Raises:
             RunError: it cannot be submitted.
         """
-        self._revive()
-        self._gather(set(job.sites), tick)
         self._jobs += 1
-        folder = export(job, self.scratch / "submitted" / f"job-{self._jobs}")
-        answer = self._ask({"submit": str(folder)}, tick)
-        if "job" not in answer:
-            raise self._error("the job was not accepted", answer)
-        server = self._pids["server"]
-        while self._alive(server):
-            status = self._ask({"job": answer["job"]}, tick).get("status", "RUNNING")
-            if status.startswith("FINISHED"):
-                return
+        self.carry_out(export(job, self.scratch / "submitted" / f"job-{self._jobs}"), tick)
+
+    def carry_out(self, folder: Path, tick: Callable[[], None]) -> str:
+        """Submits a job folder and waits for its end.
+
+        Returns:
+            What FLARE says of it; nothing where the server died.
+
+        Raises:
+            RunError: it cannot be submitted.
+        """
+        try:
             self._revive()
-            _wait(LOOK_EVERY, tick)
+            self._gather(tick)
+            answer = self._ask({"submit": str(folder)}, tick)
+            if "job" not in answer:
+                raise self._error("the job was not accepted", answer)
+            server = self._pids["server"]
+            while self._alive(server):
+                status: str = self._ask({"job": answer["job"]}, tick).get("status", "")
+                if status.startswith("FINISHED"):
+                    return status
+                self._revive()
+                _wait(LOOK_EVERY, tick)
+            _exchange(self._keeper, {})  # the job's own process would write on for a while
+        except (KeyboardInterrupt, SystemExit):
+            self.close()  # before anybody else touches the run folder
+            raise
+        return ""
 
     def start(self, name: str) -> None:
         """Starts the server or a site that is not running."""
@@ -104,10 +120,11 @@ class Loopback:
         return self._pids[name]
 
     def close(self) -> None:
-        """Ends every process there is."""
+        """Ends every process there is; may be called again."""
         for script in (self._herald, self._keeper):
             if script.stdin:
-                script.stdin.close()
+                with contextlib.suppress(OSError):
+                    script.stdin.close()
         self._herald.kill()
         for script in (self._herald, self._keeper):
             script.wait()
@@ -132,13 +149,13 @@ class Loopback:
             if not self._alive(pid):
                 self.start(name)
 
-    def _gather(self, wanted: set[str], tick: Callable[[], None]) -> None:
+    def _gather(self, tick: Callable[[], None]) -> None:
         """Waits until the server knows the sites."""
         until = time.monotonic() + PATIENCE
         answer: dict[str, Any] = {}
         while time.monotonic() < until:
             answer = self._ask({"sites": True}, tick)
-            if wanted <= set(answer.get("sites", ())):
+            if set(self.sites) <= set(answer.get("sites", ())):
                 return
             self._revive()
             _wait(LOOK_EVERY, tick)

@@ -1,0 +1,66 @@
+"""A controller for tests and the benchmark: asks what it is told, and writes down what came back.
+
+Told by `probe.json` in the server's runs folder: which verbs, in which limit, how often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from autofedavg.averaging import Layout
+from autofedavg.engines.flare.controller import AutoFedAvgController
+from autofedavg.engines.flare.export import JOB_FILE, text_in
+from autofedavg.engines.flare.fleet import FlareFleet
+from autofedavg.engines.remote.job import Job
+from autofedavg.notes import Lost, Note, arrays_of
+
+PATH = "flare_probe.ProbeController"
+
+
+class ProbeController(AutoFedAvgController):
+    def control_flow(self, abort_signal, fl_ctx) -> None:
+        runs = Path(os.environ["AUTOFEDAVG_RUNS"])
+        told = json.loads((runs / "probe.json").read_text())
+        config = fl_ctx.get_engine().get_workspace().get_app_config_dir(fl_ctx.get_job_id())
+        job = Job.read(text_in(Path(config)), JOB_FILE)
+        fleet = FlareFleet(self, fl_ctx, abort_signal, job.sites)
+        layout = Layout.of(job.row.task.network())
+        model = arrays_of(layout.read(job.row.task.network()))
+        notes = {
+            "local_train": Note(model, {"t": 1, "T": 3}),
+            "evaluate": Note(model, {"split": "validation"}),
+            "class_counts": Note({}, {"t": 1}),
+            "hello": Note({}, {}),
+            "echo": Note({"x": torch.ones(3, dtype=torch.bfloat16), "values": model["values"]}),
+        }
+        with (runs / "probed.jsonl").open("a") as out:
+            while True:
+                heard = fleet.ask("hello", dict.fromkeys(job.sites, notes["hello"]), 30.0)
+                if not any(isinstance(answer, Lost) for answer in heard.values()):
+                    break
+                time.sleep(0.5)
+            for verb, within, times in told:
+                for _ in range(times):
+                    started = time.monotonic()
+                    line: dict = {"verb": verb, "at": time.time()}
+                    out.flush()
+                    if verb == "waiting":
+                        line["waiting"] = sorted(fleet.waiting())
+                    elif verb == "sleep":
+                        time.sleep(within)
+                    else:
+                        answers = fleet.ask(verb, dict.fromkeys(job.sites, notes[verb]), within)
+                        line["answers"] = {
+                            site: f"lost: {answer.reason}"
+                            if isinstance(answer, Lost)
+                            else str(answer.facts.get("error", "ok"))
+                            for site, answer in answers.items()
+                        }
+                    line["seconds"] = time.monotonic() - started
+                    out.write(json.dumps(line) + "\n")
+                    out.flush()
