@@ -130,7 +130,15 @@ class WeightLearner:
             ConfigError: the global model does not fit the sites' network.
         """
         addresses = self._joined(t, sorted(trained), carrier)
-        _, layout = self._known()
+        if self._layout is None or not addresses:
+            raise FederationError(
+                "no site has trained",
+                client="all",
+                call="training",
+                round=t,
+                remedy="look at the sites' own logs",
+            )
+        layout = self._layout[1]
         try:
             start = fitted(layout, w)
         except ConfigError as error:
@@ -221,11 +229,6 @@ class WeightLearner:
                 call="hello",
                 remedy="give every site the same network",
             )
-
-    def _known(self) -> tuple[str, Layout]:
-        if self._layout is None:
-            raise FederationError("no site told its network", client="all", call="hello")
-        return self._layout
 
 
 def _note(name: str, t: int, state: Mapping[str, Tensor], layout: Layout) -> Note:

@@ -8,7 +8,7 @@ The ClientApp answers with `autofedavg.engines.flower.dropin.learn_weights`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
@@ -152,7 +152,14 @@ def _trained(reply: Message) -> dict[str, Tensor]:
 
 
 def _state(record: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+    """What of a record are numbers; what cannot be read is missed later, under its name."""
+    found = {}
+    for name, array in record.items():
+        try:
+            found[name] = torch.from_numpy(array.numpy().copy())
+        except (TypeError, ValueError, EOFError):
+            log(WARNING, "the array %s cannot be read", printable(name))
+    return found
 
 
 def _log(t: int, learned: Learned) -> None:
