@@ -52,5 +52,5 @@ def train(network: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: in
             loss = loss_of(network, (x, y))
             loss.backward()
             optimiser.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     return sum(losses) / len(losses)
