@@ -198,7 +198,7 @@ def test_a_site_sits_out_and_comes_back_and_one_is_new():
 
 
 def test_sitting_out_is_the_cores_own_rule():
-    """Beta of those present, and their share of alpha, are what Algorithm 1's server makes of it."""
+    """Beta of those present, and their share of alpha, are as Algorithm 1's server has them."""
     state = network().state_dict()
     learner, between = WeightLearner("here", S=3, constraint="softmax"), carrier()
     learner.round(1, state, {s: trained(s, 1, state) for s in SITES}, between)
@@ -226,15 +226,16 @@ def test_one_site_alone_has_all_the_weight_and_is_not_asked():
     assert between.sent == [("hello", "A")]
 
 
-
-
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda m: m.pop("3.bias"), "has no tensor 3.bias"),
         (lambda m: m.update(extra=torch.zeros(1)), "has a tensor extra that the network has not"),
         (lambda m: m.update({"3.bias": torch.zeros(7)}), "3.bias as 7, the network as 2"),
-        (lambda m: m.update({"3.bias": torch.zeros(2).double()}), "another type than torch.float32"),
+        (
+            lambda m: m.update({"3.bias": torch.zeros(2).double()}),
+            "another type than torch.float32",
+        ),
         (lambda m: m.update({"3.bias": torch.tensor([0.0, torch.nan])}), "not finite"),
     ],
 )
@@ -266,12 +267,12 @@ def test_a_site_with_another_network_is_refused_at_joining():
     between.responders["C"] = Responder("C", other, loss_of, batch_of("C"))
     state = network().state_dict()
     with pytest.raises(FederationError, match=r"client C.*its network is not that of A: 0\.weight"):
-        WeightLearner("here").round(1, state, {s: state for s in SITES}, between)
+        WeightLearner("here").round(1, state, dict.fromkeys(SITES, state), between)
 
 
 def test_another_version_and_two_sites_of_one_name_are_refused():
     state = network().state_dict()
-    models = {s: state for s in SITES}
+    models = dict.fromkeys(SITES, state)
     for change, said in [({"version": "0.0.1"}, "0.0.1"), ({"site": "A"}, "both called A")]:
 
         def lie(verb, site, answer, change=change):
@@ -302,8 +303,8 @@ def test_what_goes_wrong_at_a_site_says_nothing_of_its_files():
 
     between, state = carrier(), network().state_dict()
     between.responders["B"] = Responder("B", network(), loss_of, broken)
-    with pytest.raises(FederationError, match="client B.*FileNotFoundError") as refused:
-        WeightLearner("here").round(1, state, {s: state for s in SITES}, between)
+    with pytest.raises(FederationError, match=r"client B.*FileNotFoundError") as refused:
+        WeightLearner("here").round(1, state, dict.fromkeys(SITES, state), between)
     assert "secret" not in str(refused.value)
 
 
@@ -311,8 +312,8 @@ def test_a_loss_that_is_not_finite_names_the_client():
     between, state = carrier(), network().state_dict()
     nan = lambda net, batch: loss_of(net, batch) * torch.nan  # noqa: E731
     between.responders["B"] = Responder("B", network(), nan, batch_of("B"))
-    with pytest.raises(Exception, match="client B.*the loss is nan"):
-        WeightLearner("here").round(1, state, {s: state for s in SITES}, between)
+    with pytest.raises(Exception, match=r"client B.*the loss is nan"):
+        WeightLearner("here").round(1, state, dict.fromkeys(SITES, state), between)
 
 
 def test_no_site_at_all():
@@ -398,6 +399,7 @@ def test_anything_else_is_refused(key, value):
     good = described(Layout.of(nn.Linear(2, 2)))
     bad = {**good, key: value} if key else value
     try:
-        assert described(told(bad)) == bad
-    except ConfigError as error:
-        assert "cannot be read" in str(error)
+        layout = told(bad)
+    except ConfigError:
+        return
+    assert described(layout) == bad

@@ -113,9 +113,8 @@ def test_a_node_that_has_lost_its_state_is_sent_the_models_again():
     lost = []
 
     def lose(message, reply):
-        if message.metadata.message_type == "query.autofedavg" and not lost:
-            if grid.contexts[8].state:
-                lost.append(grid.contexts[8].state.clear())
+        if grid.contexts[8].state and not lost:
+            lost.append(grid.contexts[8].state.clear())
         return reply
 
     grid = grid_of(spoil=lose)
