@@ -2,6 +2,7 @@
 
 import copy
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ class Engine:
     """Carries aux messages to every site's component; all sites share this process."""
 
     def __init__(self, spoil=lambda site, reply: reply):
-        self.handlers, self.spoil = {}, spoil
+        self.handlers, self.spoil, self.turn = {}, spoil, threading.Lock()
 
     def register_aux_message_handler(self, topic, handler):
         self.handlers[topic] = handler
@@ -59,7 +60,8 @@ class Engine:
         site = targets[0]
         if topic not in self.handlers:
             return {site: make_reply(ReturnCode.TOPIC_UNKNOWN)}
-        reply = self.handlers[topic](topic, request, context(self, site))
+        with self.turn:  # sites have a process each, and with it PyTorch's global generator
+            reply = self.handlers[topic](topic, request, context(self, site))
         reply = self.spoil(site, reply)
         return {} if reply is None else {site: reply}
 
