@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bench import large, memory, reports, rounds, volumes, weights
+from bench import flare, flower, large, memory, reports, rounds, volumes, weights
 from bench.table import Section, render
 from bench.timing import keep_heap
 
@@ -29,6 +29,8 @@ FULL: dict[str, Measure] = {
     "round memory": lambda: memory.of_rounds(K=64),
     "large data": lambda: large.measure(gigabytes=3.0, hold=0.25, rounds=3),
     "report": lambda: reports.measure(runs=50, rounds=300, repetitions=3),
+    "flare": lambda: flare.measure(rounds=5, steps=40),
+    "flower": lambda: flower.measure(steps=30, stock_steps=8),
 }
 QUICK: dict[str, Measure] = {
     "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=1),
@@ -38,6 +40,8 @@ QUICK: dict[str, Measure] = {
     "round memory": lambda: memory.of_rounds(K=2),
     "large data": lambda: large.measure(gigabytes=0.5, hold=0.05, rounds=1),
     "report": lambda: reports.measure(runs=10, rounds=10, repetitions=1),
+    "flare": lambda: flare.measure(rounds=2, steps=5),
+    "flower": lambda: flower.measure(steps=3, stock_steps=1),
 }
 
 

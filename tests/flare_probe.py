@@ -1,4 +1,4 @@
-"""A controller for tests and the benchmark: asks what it is told, and writes down what came back.
+"""A controller for tests: asks what it is told, and writes down what came back.
 
 Told by `probe.json` in the server's runs folder: which verbs, in which limit, how often.
 """
@@ -9,8 +9,6 @@ import json
 import os
 import time
 from pathlib import Path
-
-import torch
 
 from autofedavg.averaging import Layout
 from autofedavg.engines.flare.controller import AutoFedAvgController
@@ -36,7 +34,6 @@ class ProbeController(AutoFedAvgController):
             "evaluate": Note(model, {"split": "validation"}),
             "class_counts": Note({}, {"t": 1}),
             "hello": Note({}, {}),
-            "echo": Note({"x": torch.ones(3, dtype=torch.bfloat16), "values": model["values"]}),
         }
         with (runs / "probed.jsonl").open("a") as out:
             while True:
@@ -48,7 +45,6 @@ class ProbeController(AutoFedAvgController):
                 for _ in range(times):
                     started = time.monotonic()
                     line: dict = {"verb": verb, "at": time.time()}
-                    out.flush()
                     if verb == "waiting":
                         line["waiting"] = sorted(fleet.waiting())
                     elif verb == "sleep":

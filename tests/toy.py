@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.client import CaseScore, Client, MemoryShelf, Problem
+from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.notes import Lost, Note
 from autofedavg.seeds import Purpose, Seeds, global_seed
@@ -227,9 +228,11 @@ def forge(name: str, verb: str, answer: Note):
 # --- whole runs ---------------------------------------------------------------------------------
 
 
-def rounds_of(method, fleet, T: int, start=None, *, quorum=None, problem=None) -> list[Round]:
+def rounds_of(
+    method, fleet, T: int, start=None, *, quorum=None, problem=None, exchange=None
+) -> list[Round]:
     """All rounds of a method; models are copied, since a round's bank is good for that round."""
-    federation = Federation(fleet, quorum=quorum)
+    federation = Federation(fleet, quorum=quorum, exchange=exchange or Exchange())
     w0, layout = (problem or fleet.problem).initial(Seeds(7))
     start = start or method.begin(federation, Round(0, w0))
     kept = []

@@ -63,7 +63,7 @@ def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Ro
             known = beta0 if plan.reinitialise else beta
             beta = learn_agg_weight(federation, plan, t, w_k, known)
             alpha = plan.gamma.alpha(beta)
-        w = w_k.combine(among(alpha, federation, w_k), plan.layers)
+        w = federation.as_sent(w_k.combine(among(alpha, federation, w_k), plan.layers))
         yield Round(t, w, beta, alpha, w_k, losses, learn)
 
 
@@ -105,7 +105,7 @@ def fed_avg(
     w = start.w
     for t in range(start.t + 1, T + 1):
         w_k, losses = federation.local_train(t, w, T=T, mu=mu)
-        w = w_k.combine(among(alpha, federation, w_k))
+        w = federation.as_sent(w_k.combine(among(alpha, federation, w_k)))
         yield Round(t, w, None, alpha, w_k, losses)
 
 

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofedavg.averaging import Model
 from autofedavg.errors import AutoFedAvgError, error_in, printable
+from autofedavg.exchange import Encoding
 from autofedavg.notes import Note, Score
+from autofedavg.traffic import Kind, kinds, opened
 
 # Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
 # and a Dirichlet's weights vary by a thousandth at a concentration of a million.
@@ -79,6 +82,24 @@ def no_arrays(answer: Note) -> None:
     """Refuses tensors where only plain values were asked for."""
     if answer.arrays:
         raise BadAnswer(f"sent {_names(answer)} that nobody asked for")
+
+
+def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
+    """The model a client has trained: shapes and types of the one it started from, all finite."""
+    expected = kinds(start, how)
+    found = {k: Kind(a.shape, a.dtype) for k, a in answer.arrays.items()}
+    if expected != found:
+        raise BadAnswer(
+            f"its model does not fit the network: {found} instead of {expected}",
+            "give every site the same study",
+        )
+    model = opened(answer.arrays, how, start.values.dtype, start, start.form)
+    if not bool(torch.isfinite(model.values.sum())):
+        raise BadAnswer(
+            "its trained model holds numbers that are not finite",
+            "lower training.learning_rate, or look at this site's images",
+        )
+    return model
 
 
 def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
@@ -151,6 +172,11 @@ def class_counts_of(answer: Note) -> list[int] | None:
     if not whole:
         raise BadAnswer(f"its class counts are {_shown(counts)}")
     return list(counts)
+
+
+def lacks(answer: Note) -> bool:
+    """Whether a client says that it lacks what the request is about."""
+    return answer.facts.get("missing") is True
 
 
 def missing_of(answer: Note, sites: Sequence[str]) -> list[str]:

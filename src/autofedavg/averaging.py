@@ -20,7 +20,7 @@ from autofedavg.errors import AutoFedAvgError
 from autofedavg.forms import Form
 from autofedavg.layouts import LayerKind, Layers, Layout, Model, no_counters
 
-__all__ = ["Bank", "LayerKind", "Layers", "Layout", "Model", "model_for"]
+__all__ = ["Bank", "LayerKind", "Layers", "Layout", "Model", "joint_digest", "model_for"]
 
 ALIGNMENT = 64  # bytes: where PyTorch puts what it allocates
 
@@ -85,20 +85,17 @@ class Bank:
                 g[:, p] += self.values[:, start : min(stop, end)] @ gradient[start:stop]
         return g.to("cpu", torch.float64)
 
-    def digest(self) -> str:
-        """A fingerprint of the models, so that a client can tell whether it still has them."""
-        digest = hashlib.blake2b(repr(self.sites).encode(), digest_size=16)
-        for k in range(len(self.sites)):
-            digest.update(self.values[k].cpu().contiguous().view(torch.uint8).numpy().data)
-            digest.update(self.counters[k].cpu().numpy().tobytes())
-        return digest.hexdigest()
-
     def _check(self, alpha: Tensor, layers: Layers | None) -> None:
         expected = (len(self.sites),) if layers is None else (len(self.sites), layers.P)
         if tuple(alpha.shape) != expected:
             raise AutoFedAvgError(
                 f"alpha has shape {tuple(alpha.shape)}, expected {expected}", where="Bank.combine"
             )
+
+
+def joint_digest(digests: Mapping[str, str]) -> str:
+    """A bank's digest from those of its models, in order."""
+    return hashlib.blake2b(repr(list(digests.items())).encode(), digest_size=16).hexdigest()
 
 
 def model_for(w: Model | Bank, site: str) -> Model:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -23,7 +23,11 @@ from autofedavg.errors import DataError, TrainingError
 from autofedavg.forms import form_of
 from autofedavg.notes import Facts, Note, Site, arrays_of, model_of
 from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.shelves import MemoryShelf, Shelf, assembled, received
+from autofedavg.traffic import opened, packed
 from autofedavg.workbench import Batch, Loss, Training, Workbench
+
+__all__ = ["CaseScore", "Client", "LocalData", "MemoryShelf", "Problem", "Shelf"]
 
 
 class CaseScore(NamedTuple):
@@ -84,43 +88,6 @@ class Problem:
         return [Site(name, dict(data.cases())) for name, data in sorted(self.sites.items())]
 
 
-class Shelf(Protocol):
-    """What a site remembers between requests: its own model, and the bag of all models."""
-
-    def keep_own(self, model: Model) -> Model:
-        """Remembers w_k; returns the remembered one."""
-
-    def own(self) -> Model | None:
-        """The w_k kept last."""
-
-    def keep_bank(self, bank: Bank, digest: str) -> None:
-        """Remembers all models under their digest."""
-
-    def bank(self, digest: str) -> Bank | None:
-        """The models of this digest, or None when they are not here."""
-
-
-@dataclass
-class MemoryShelf:
-    """A shelf in the process's memory."""
-
-    _own: Model | None = None
-    _bank: tuple[str, Bank] | None = field(default=None, repr=False)
-
-    def keep_own(self, model: Model) -> Model:
-        self._own = model
-        return model
-
-    def own(self) -> Model | None:
-        return self._own
-
-    def keep_bank(self, bank: Bank, digest: str) -> None:
-        self._bank = (digest, bank)
-
-    def bank(self, digest: str) -> Bank | None:
-        return self._bank[1] if self._bank and self._bank[0] == digest else None
-
-
 class Client:
     """One institution.
 
@@ -168,7 +135,10 @@ class Client:
             with global_seed(self.seeds.number(self.site, Purpose.INIT)):
                 start = workbench.drawn()
         else:
-            start = model_of(note.arrays)
+            sent = received(note, self.shelf, self.workbench.layout.dtype)
+            if sent is None:
+                return Note({}, {"missing": True})
+            start = sent
         with self._seeded(Purpose.NETWORK, t):
             model, losses = algorithm.local_train(
                 workbench,
@@ -178,19 +148,18 @@ class Client:
                 float(how.get("mu", 0.0)),
             )
         loss = self._checked(losses, f"local_train, round {t}")
-        kept = self.shelf.keep_own(replace(model, form=form) if form else model)
-        return Note(arrays_of(kept), {"loss": loss})
+        model = replace(model, form=form) if form else model
+        up = how.get("up", "float32")
+        if up == "float32":
+            return Note(arrays_of(self.shelf.keep_own(model)), {"loss": loss})
+        arrays = packed(model, up, start)
+        # What it keeps is what the server has of it.
+        self.shelf.keep_own(opened(arrays, up, model.values.dtype, start, form))
+        return Note(arrays, {"loss": loss})
 
     def share_models(self, note: Note) -> Note:
-        models = {}
-        for name in note.facts["sites"]:
-            if f"values/{name}" in note.arrays:
-                models[name] = model_of(note.arrays, name)
-            elif (own := self.shelf.own()) is not None and name == self.site:
-                models[name] = own
-        if len(models) == len(note.facts["sites"]):
-            self.shelf.keep_bank(Bank.gather(models), note.facts["digest"])
-        return Note()
+        dtype = self.workbench.layout.dtype
+        return Note({}, assembled(note, self.site, self.shelf, dtype))
 
     def update_beta(self, note: Note) -> Note:
         how = note.facts
@@ -214,7 +183,9 @@ class Client:
     def differentiate(self, note: Note) -> Note:
         how = note.facts
         t, s = int(how["t"]), int(how["s"])
-        w = model_of(note.arrays)
+        w = received(note, self.shelf, self.workbench.layout.dtype)
+        if w is None:
+            return Note({}, {"missing": True})
         if not self.workbench.layout.holds(w):
             raise TrainingError(
                 f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
@@ -228,12 +199,14 @@ class Client:
         return Note({"gradient": gradient.clone()}, {"loss": value})
 
     def evaluate(self, note: Note) -> Note:
-        form = form_of(note.facts.get("form"))
-        w: Model | Bank
+        w: Model | Bank | None
         if members := note.facts.get("sites"):
+            form = form_of(note.facts.get("form"))
             w = Bank.gather({name: model_of(note.arrays, name, form) for name in members})
         else:
-            w = model_of(note.arrays, form=form)
+            w = received(note, self.shelf, self.workbench.layout.dtype)
+        if w is None:
+            return Note({}, {"missing": True})
         scores = self._score(w, note.facts["split"])
         return Note({}, {"scores": [list(score) for score in scores]})
 

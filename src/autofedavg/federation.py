@@ -8,37 +8,40 @@ be is in `answers`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from autofedavg.answers import (
     BadAnswer,
     class_counts_of,
     gradient_of,
+    lacks,
     no_arrays,
     number,
     scores_of,
     theta_of,
+    trained_model,
 )
 from autofedavg.averaging import Bank, Model, model_for
 from autofedavg.calls import Ask, Calls
 from autofedavg.errors import FederationError
-from autofedavg.exchange import Exchange
+from autofedavg.exchange import Encoding, Exchange
 from autofedavg.notes import (
     Fleet,
     Note,
+    Score,
     Scores,
     Site,
     Traffic,
     arrays_of,
     bag_of,
     facts_of,
-    model_of,
 )
 from autofedavg.seeds import Seeds
+from autofedavg.sending import Sending
+from autofedavg.sharing import Sharing
 
 
 class Federation:
@@ -69,7 +72,8 @@ class Federation:
         self._position = {name: k for k, name in enumerate(self.names)}
         self.training_over = False
         self._calls = Calls(fleet, self.K, quorum or 0, exchange)
-        self._shared: tuple[str, Bank] | None = None
+        self._sending = Sending(exchange.down)
+        self._sharing = Sharing(self._calls, self._sending)
 
     @property
     def K(self) -> int:
@@ -100,21 +104,46 @@ class Federation:
         rows = {name: model_for(w, name) for name in self.names}
         facts = {"t": t, **facts_of(w), **how}
         fresh = bool(how.get("fresh"))
-        notes = {k: Note({} if fresh else arrays_of(w_k), facts) for k, w_k in rows.items()}
-        like = rows[self.names[0]]
+        up: Encoding = "float32" if fresh and self.exchange.up == "difference" else self.exchange.up
+        if up != "float32":
+            facts["up"] = up
+        if up == "difference" and isinstance(w, Bank):
+            # Its rows may be where the clients put what they train.
+            rows = {name: row.clone() for name, row in rows.items()}
+        if isinstance(w, Model):
+            self._sending.begin(w)
+        uploads: dict[str, Mapping[str, Tensor]] = {}
 
-        def read(_: str, answer: Note) -> tuple[Model, float]:
-            return trained_model(answer, like), number(answer, "loss")
+        def read(name: str, answer: Note) -> tuple[Model, float]:
+            model = trained_model(answer, rows[name], up)
+            uploads[name] = answer.arrays
+            return model, number(answer, "loss")
 
-        answers = self._calls.ask(Ask("local_train", notes, read, t))
+        def first(name: str) -> Note:
+            return Note({}, facts) if fresh else self._sending.note(name, rows[name], facts)
+
+        def mend(name: str, answer: Note) -> Note | None:
+            return self._sending.whole(rows[name], facts) if lacks(answer) else None
+
+        notes = {name: first(name) for name in self.names}
+        answers = self._calls.ask(Ask("local_train", notes, read, t, mend=mend))
+        if isinstance(w, Model):
+            self._sending.arrived(answers, w)
         bank = Bank.gather({name: w_k for name, (w_k, _) in answers.items()})
+        passed_on = up == self.exchange.down == "difference" and isinstance(w, Model)
+        self._sharing.came(bank, uploads if passed_on else {})
         return bank, {name: loss for name, (_, loss) in answers.items()}
 
+    def as_sent(self, w: Model) -> Model:
+        """A new global model as the clients will have it: w itself, but for lossy encodings."""
+        return self._sending.settled(w)
+
     def share_models(self, t: int, w_k: Bank) -> None:
-        """Sends every client the K-1 models it does not have."""
-        self._shared = (w_k.digest(), w_k)
-        notes = {name: self._bag(t, name) for name in w_k.sites}
-        self._calls.ask(Ask("share_models", notes, _nothing, t))
+        """Sends every client the K-1 models it does not have.
+
+        A repeated or retried request carries digests only, and then what is missing.
+        """
+        self._sharing.share(t, w_k)
 
     def update_beta(self, t: int, s: int, beta: Tensor, **how: Any) -> dict[str, Tensor]:
         """One step s on beta at every client that has the models.
@@ -124,7 +153,8 @@ class Federation:
         Returns:
             theta^{s,k}, the stepped parameters of beta (beta^{s,k} itself but for `softplus`).
         """
-        if self._shared is None:
+        shared = self._sharing.shared
+        if shared is None:
             raise FederationError(
                 "no models have been shared yet",
                 client="all",
@@ -132,25 +162,23 @@ class Federation:
                 round=t,
                 remedy="call share_models first",
             )
-        digest, bank = self._shared
-        note = Note({"beta": beta}, {"t": t, "s": s, "digest": digest, **how})
+        note = Note({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
         forgetful: list[str] = []
 
         def read(name: str, answer: Note) -> Tensor | None:
-            if answer.facts.get("missing") is not True:
+            if not lacks(answer):
                 return theta_of(answer, beta, s)
             if name in forgetful:
                 raise BadAnswer("cannot keep the models it is sent")
             forgetful.append(name)
             return None
 
-        asked = dict.fromkeys(bank.sites, note)
+        asked = dict.fromkeys(shared.sites, note)
         stepped = self._calls.ask(Ask("update_beta", asked, read, t, s))
         if forgetful:
             there = len(stepped) - len(forgetful)
             needed = max(0, self._calls.needed("update_beta", len(asked)) - there)
-            whole = {name: self._bag(t, name, whole=True) for name in forgetful}
-            back = self._calls.ask(Ask("share_models", whole, _nothing, t, s, needed))
+            back = self._sharing.deliver(t, shared, dict.fromkeys(forgetful, ()), s, needed)
             asked = dict.fromkeys(back, note)
             stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
         return {name: theta for name, theta in stepped.items() if theta is not None}
@@ -171,12 +199,18 @@ class Federation:
         Returns:
             grad L_k(w), (D',), of those that answered; good until the next call.
         """
-        note = Note(arrays_of(w), {"t": t, "s": s, **how})
+        facts = {"t": t, "s": s, **how}
+        parcel = self._sending.parcel(w)
+        note = Note(parcel.arrays, {**facts, **self._sending.sent})
 
         def read(_: str, answer: Note) -> Tensor:
             return gradient_of(answer, length, w.values.dtype, s)
 
-        return self._calls.ask(Ask("differentiate", dict.fromkeys(sites, note), read, t, s))
+        def mend(_: str, answer: Note) -> Note | None:
+            return Note(arrays_of(parcel.model), facts) if lacks(answer) else None
+
+        asked = dict.fromkeys(sites, note)
+        return self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend))
 
     def evaluate(self, w: Model | Bank, split: str) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
@@ -195,14 +229,22 @@ class Federation:
             )
         facts = {"split": split, **facts_of(w)}
         if isinstance(w, Model):
-            note = Note(arrays_of(w), facts)
+            asked = {name: self._sending.note(name, w, facts) for name in self.names}
         else:
-            note = Note(bag_of(w), {**facts, "sites": list(w.sites)})
+            asked = dict.fromkeys(self.names, Note(bag_of(w), {**facts, "sites": list(w.sites)}))
+
+        def read(name: str, answer: Note) -> list[Score]:
+            return scores_of(answer, name)
+
+        def mend(_: str, answer: Note) -> Note | None:
+            if isinstance(w, Bank) or not lacks(answer):
+                return None
+            return self._sending.whole(w, facts)
+
         needed = self.K if split == "test" else None
-        asked = dict.fromkeys(self.names, note)
-        answers = self._calls.ask(
-            Ask("evaluate", asked, lambda name, answer: scores_of(answer, name), needed=needed)
-        )
+        answers = self._calls.ask(Ask("evaluate", asked, read, needed=needed, mend=mend))
+        if isinstance(w, Model):
+            self._sending.arrived(answers, w)
         return Scores(tuple(row for rows in answers.values() for row in rows))
 
     def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
@@ -217,9 +259,8 @@ class Federation:
             return number(answer, "score")
 
         def mend(name: str, answer: Note) -> Note | None:
-            if answer.facts.get("missing") is not True:
-                return None
-            return Note(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
+            own = Note(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
+            return own if lacks(answer) else None
 
         asked = dict.fromkeys(w_k.sites, Note({}, facts))
         return self._calls.ask(Ask("validate_local", asked, read, t, mend=mend))
@@ -238,32 +279,3 @@ class Federation:
     def take_events(self) -> list[dict[str, Any]]:
         """Who was lost, dropped, asked or sent again, or came back, since this was last asked."""
         return self._calls.take_events()
-
-    def _bag(self, t: int, name: str, *, whole: bool = False) -> Note:
-        """The models client `name` needs: the others', or all of them."""
-        assert self._shared is not None  # noqa: S101 - both callers set or checked it
-        digest, bank = self._shared
-        arrays = bag_of(bank, without=None if whole else name)
-        return Note(arrays, {"t": t, "sites": list(bank.sites), "digest": digest})
-
-
-def trained_model(answer: Note, like: Model) -> Model:
-    """The model a client has trained: shapes and types of the one it started from, all finite."""
-    expected = {k: (a.shape, a.dtype) for k, a in arrays_of(like).items()}
-    found = {k: (a.shape, a.dtype) for k, a in answer.arrays.items()}
-    if expected != found:
-        raise BadAnswer(
-            f"its model does not fit the network: {found} instead of {expected}",
-            "give every site the same study",
-        )
-    model = model_of(answer.arrays, form=like.form)
-    if not bool(torch.isfinite(model.values.sum())):
-        raise BadAnswer(
-            "its trained model holds numbers that are not finite",
-            "lower training.learning_rate, or look at this site's images",
-        )
-    return model
-
-
-def _nothing(name: str, answer: Note) -> None:
-    """There is nothing to read in the answer."""

@@ -108,12 +108,11 @@ def arrays_of(model: Model) -> dict[str, Tensor]:
     return {"values": model.values, **({} if empty else {"counters": model.counters})}
 
 
-def bag_of(bank: Bank, without: str | None = None) -> dict[str, Tensor]:
-    """All models of a bank, but one site's where it is named, as the arrays of a note."""
+def bag_of(bank: Bank) -> dict[str, Tensor]:
+    """All models of a bank as the arrays of a note."""
     return {
         f"{kind}/{site}": array
         for site in bank.sites
-        if site != without
         for kind, array in arrays_of(bank[site]).items()
     }
 

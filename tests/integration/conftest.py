@@ -60,8 +60,7 @@ def command():
             [sys.executable, "-m", "autofedavg", *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=240,
-            **how,
+            **{"timeout": 240, **how},
         )
 
     return run

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -42,14 +41,17 @@ def test_the_simulators_bits(flare, study, tiny_home):
     assert len(ticks) > 10
 
 
+@pytest.mark.slow
 def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_path):
     job = export(job_of(study, "n-dirichlet"), tmp_path / "job")
     allowed = {"class_allow_list": [CONTROLLER, EXECUTOR]}
     (tmp_path / "w" / "local").mkdir(parents=True)
     (tmp_path / "w" / "local" / "resources.json").write_text(json.dumps(allowed))
     done = subprocess.run(
-        [*(sys.executable, "-m", "nvflare.cli", "simulator", str(job)), "-w", str(tmp_path / "w")]
-        + ["-c", ",".join(SITES), "-t", "3"],
+        [
+            *(sys.executable, "-m", "nvflare.cli", "simulator", str(job)),
+            *("-w", str(tmp_path / "w"), "-c", ",".join(SITES), "-t", "3"),
+        ],
         capture_output=True,
         text=True,
         timeout=200,

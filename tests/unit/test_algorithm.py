@@ -205,7 +205,8 @@ def test_a_client_that_missed_one_message_of_several_comes_back_for_the_next(pro
     fleet = DirectFleet(problem, intercept=lose("B", verb="update_beta", s=1))
     method = AutoFedAvg(constraint="softmax", S=4, steps_per_message=2)
     (only,) = rounds_of(method, fleet, 1, quorum=2)
-    (*_, second) = fleet.sent("update_beta", "B")
+    first, again, second = fleet.sent("update_beta", "B")
+    assert first is again
     assert second.arrays["beta"][1] == 0.0
     assert second.arrays["beta"][0] != 0.0
     assert only.beta[1] != 0.0

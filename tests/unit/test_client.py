@@ -184,8 +184,9 @@ def test_a_nan_in_training_names_client_round_and_step(problem):
 
 def test_a_nan_while_learning_beta_names_client_round_and_step(problem):
     asked = requests(problem)
-    client = make_client(spoilt(problem), "A")
-    client.shelf.keep_own(problem.initial(Seeds(7))[0])
+    client, whole = make_client(spoilt(problem), "A"), make_client(problem, "A")
+    trained = whole.answer("local_train", asked["local_train"])
+    client.shelf.keep_own(model_of(trained.arrays))
     client.answer("share_models", asked["share_models"])
     step = Note(asked["update_beta"].arrays, {**asked["update_beta"].facts, "t": 4, "s": 5})
     with pytest.raises(

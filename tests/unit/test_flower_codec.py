@@ -42,9 +42,13 @@ def a_note() -> Note:
 
 
 def same(one: Note, other: Note) -> bool:
-    return one.facts == other.facts and list(one.arrays) == list(other.arrays) and all(
-        a.dtype == b.dtype and torch.equal(a, b)
-        for a, b in zip(one.arrays.values(), other.arrays.values(), strict=True)
+    return (
+        one.facts == other.facts
+        and list(one.arrays) == list(other.arrays)
+        and all(
+            a.dtype == b.dtype and torch.equal(a, b)
+            for a, b in zip(one.arrays.values(), other.arrays.values(), strict=True)
+        )
     )
 
 
@@ -159,7 +163,9 @@ def mutated_records(records: RecordDict, dice: random.Random) -> RecordDict:
         case 1:
             note["facts"] = mutated(note["facts"].encode(), dice).decode(errors="replace")
         case 2:
-            note["bfloat16"] = dice.choice(['["values"]', '["lost"]', "[1]", "{", "null", '[["a"]]'])
+            note["bfloat16"] = dice.choice(
+                ['["values"]', '["lost"]', "[1]", "{", "null", '[["a"]]']
+            )
         case 3:
             note[dice.choice(["facts", "bfloat16", "else"])] = dice.choice([1, 2.5, b"x", [1, 2]])
         case 4:

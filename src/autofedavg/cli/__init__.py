@@ -32,6 +32,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "predict": models.predict,
     "export-model": models.export_model,
     "export": jobs.export,
+    "allow": jobs.allow,
     "data": data.data,
     "list": data.list_,
 }

@@ -1,4 +1,4 @@
-"""The verb that makes a job for a real engine: export."""
+"""Verbs for real engines: export makes a job, allow lets a FLARE kit run it."""
 
 from __future__ import annotations
 
@@ -47,3 +47,14 @@ def export(
         overrides=sets or [],
     )
     typer.echo(json.dumps({"folder": str(made)}) if as_json else f"job: {made}")
+
+
+def allow(
+    kit: Annotated[Path, typer.Argument(help="A FLARE startup kit, of a server or a site.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put this package's class on the allow list of a FLARE startup kit."""
+    from autofedavg.engines.flare.allow import allow as put
+
+    name = put(kit)
+    typer.echo(json.dumps({"allowed": name}) if as_json else f"allowed: {name}")

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.client import Client
+from autofedavg.averaging import Layout, Model
+from autofedavg.client import Client, MemoryShelf
 from autofedavg.errors import AutoFedAvgError, error_facts
 from autofedavg.notes import Lost, Note
 
@@ -99,13 +99,12 @@ class Arena:
         return self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
 
 
-class ArenaShelf:
+class ArenaShelf(MemoryShelf):
     """A client's shelf: its own model is its row of the arena; one of another form lies beside."""
 
     def __init__(self, arena: Arena, row: int) -> None:
+        super().__init__()
         self._arena, self._row = arena, row
-        self._own: Model | None = None
-        self._bank: tuple[str, Bank] | None = None
 
     def keep_own(self, model: Model) -> Model:
         kept = model
@@ -113,17 +112,7 @@ class ArenaShelf:
             kept = self._arena.model(self._row)
             kept.values.copy_(model.values)
             kept.counters.copy_(model.counters)
-        self._own = kept
-        return kept
-
-    def own(self) -> Model | None:
-        return self._own
-
-    def keep_bank(self, bank: Bank, digest: str) -> None:
-        self._bank = (digest, bank)
-
-    def bank(self, digest: str) -> Bank | None:
-        return self._bank[1] if self._bank and self._bank[0] == digest else None
+        return super().keep_own(kept)
 
 
 class Crew:

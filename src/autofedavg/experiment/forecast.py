@@ -9,6 +9,7 @@ from autofedavg.experiment.config import Study
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.words import size
 from autofedavg.task import Progress
+from autofedavg.traffic import bytes_of
 
 
 def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"  traffic {size(traffic['total'])} over {row['rounds']} rounds: "
             f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
             f"{100 * traffic['extra']:.1f} % more for learning the weights, "
-            f"{size(traffic['validation_a_round'])} a round to validate"
+            f"{size(traffic['validation_a_round'])} a round to validate; "
+            f"models as {traffic['down']} down, {traffic['up']} up"
         )
         lines.append(
             f"  memory about {size(memory['bank'])} for the models, "
@@ -62,10 +64,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
     run.method.check_network(network, run.T)
     layout = Layout.of(network)
     sites = len(run.task.site_names())
-    per_round = 2 * sites * layout.nbytes
-    extra = run.method.extra_traffic(sites)
     layers = layout.layers("module").P
-    validation = round(sites * layout.nbytes * run.method.models_validated(sites, layers))
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -80,15 +79,32 @@ def _row(run: RunConfig) -> dict[str, Any]:
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()
         ],
-        "traffic": {
-            "fedavg_a_round": per_round,
-            "extra": extra,
-            "validation_a_round": validation,
-            "total": round(run.T * (per_round * (1 + extra) + validation)),
-        },
+        "traffic": _traffic(run, layout, sites, layers),
         "memory": {
             "bank": run.method.models_held(sites) * layout.nbytes,
             "per_worker": (2 + states) * layout.nbytes,
             "data": run.task.memory(),
         },
+    }
+
+
+def _traffic(run: RunConfig, layout: Layout, sites: int, layers: int) -> dict[str, Any]:
+    """Bytes of models, as they travel (decision 32); what else travels is small."""
+    validated = run.method.models_validated(sites, layers)
+    told = validated == 1.0  # one global model a round, which all sites come to have
+    down = bytes_of(layout, run.exchange.down) if told else layout.nbytes
+    training = sites * (down + bytes_of(layout, run.exchange.up))
+    # Half of what learning moves at the server's side are gradients, which travel as they are.
+    back = layout.nbytes if getattr(run.method, "learning", "clients") == "server" else down
+    learning = sites * run.method.extra_traffic(sites) * (down + back)
+    # As a difference, the model that a round is validated with is the one the next starts from.
+    once = told and run.exchange.down == "difference"
+    validation = 0 if once else round(sites * down * validated)
+    return {
+        "fedavg_a_round": training,
+        "extra": learning / training,
+        "validation_a_round": validation,
+        "total": round(run.T * (training + learning + validation)),
+        "down": run.exchange.down,
+        "up": run.exchange.up,
     }

@@ -75,18 +75,42 @@ def traffic_table(results: Results) -> Table | None:
         extra = extra_traffic(row)
         cells = [Cell(found[kind]) for kind in BYTES]
         cells.append(Cell(sum(found.values())))
+        cells += [Cell(_mean_way(row, way)) for way in ("down", "up")]
         cells += [Cell(100 * share) for share in extra] if extra else [Cell(), Cell()]
         rows.append((row.label, tuple(cells)))
     if not rows:
         return None
-    heads = (*(f"{kind}, MB" for kind in BYTES), "total, MB", "extra, %", "formula, %")
+    ways = ("total, MB", "down, MB", "up, MB")
+    heads = (*(f"{kind}, MB" for kind in BYTES), *ways, "extra, %", "formula, %")
     notes = (
         "Mean over rounds, down and up, all sites; MB are 1,000,000 bytes, as counted in the port.",
         "Extra: bytes of learning the weights over those of training. Formula: (K-1)/(2 t0), for "
         "the calls that were made, and S/t0 where the server learns; it counts models only, so "
         "beta's own bytes come on top.",
+        *_encodings(results),
     )
     return Table("traffic", "Traffic a round", heads, tuple(rows), notes, decimals=3)
+
+
+def _encodings(results: Results) -> list[str]:
+    """In what form models travelled, where it was not as they are."""
+    said = []
+    for row in results.rows:
+        exchange = row.repeats[0].config.get("exchange", {})
+        down, up = exchange.get("down", "float32"), exchange.get("up", "float32")
+        if (down, up) != ("float32", "float32"):
+            said.append(f"{row.label}: models travelled as {down} down and as {up} up.")
+    return said
+
+
+def _mean_way(row: Row, way: str) -> float:
+    """Mean MB of a round, one way."""
+    return statistics.fmean(
+        sum(cost.get(way, 0) for cost in line["calls"].values()) / MEGA
+        for repeat in row.repeats
+        for line in repeat.rounds
+        if "calls" in line
+    )
 
 
 def time_table(results: Results) -> Table | None:

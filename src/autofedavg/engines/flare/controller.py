@@ -33,7 +33,12 @@ class AutoFedAvgController(Controller):  # type: ignore[misc]
         """Nothing is held."""
 
     def process_result_of_unknown_task(
-        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+        self,
+        client: Client,
+        task_name: str,
+        client_task_id: str,
+        result: Shareable,
+        fl_ctx: FLContext,
     ) -> None:
         """An answer after its time: dropped, the site was told to be lost."""
         self.log_info(fl_ctx, f"{client.name} answered {task_name} too late")

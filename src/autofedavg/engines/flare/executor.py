@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from pathlib import Path
-from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor

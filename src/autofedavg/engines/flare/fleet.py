@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -23,8 +22,6 @@ from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_
 from autofedavg.errors import RunError
 from autofedavg.notes import Lost, Note
 from autofedavg.wire import WireError
-
-log = logging.getLogger(__name__)
 
 TOPIC = "autofedavg"
 VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
@@ -155,7 +152,7 @@ class FlareFleet:
         results: dict[str, object] = {}
         news = threading.Condition()
 
-        def arrived(client_task: Any, fl_ctx: FLContext) -> None:
+        def arrived(client_task: Any, fl_ctx: FLContext) -> None:  # noqa: ARG001 - FLARE's names
             with news:
                 results[client_task.client.name] = client_task.result
                 client_task.result = None
@@ -212,9 +209,7 @@ def _stopped() -> RunError:
     )
 
 
-def _answer(
-    reply: object, read: Callable[[object], Note], within: float | None
-) -> Note | Lost:
+def _answer(reply: object, read: Callable[[object], Note], within: float | None) -> Note | Lost:
     if reply is None:
         return Lost("no answer" if within is None else f"no answer within {within:g} s")
     try:

@@ -16,6 +16,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 
 def main() -> None:
+    """Answers until nobody asks any more."""
     said, sys.stdout = sys.stdout, sys.stderr  # FLARE prints
     user, kit = sys.argv[1:3]
     session: Session | None = None

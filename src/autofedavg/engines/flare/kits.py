@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR
+from autofedavg.engines.flare.allow import allow
 from autofedavg.errors import RunError
 
 PROJECT, SERVER, ADMIN = "autofedavg", "localhost", "admin@autofedavg.org"
@@ -59,9 +59,9 @@ def provision(sites: Sequence[str], port: int, folder: Path) -> Kits:
 
 
 def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
-    """What an administrator does to each kit: our class on the allow list, and a site's own file."""
+    """What administrators do to their kits: our class on the allow list, and a site's file."""
+    allow(kits.server)
     resources = _resources(kits.server)
-    resources["class_allow_list"].append(CONTROLLER)
     resources["servers"][0]["heart_beat_timeout"] = HEARTBEATS
     storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
     storage["root_dir"] = str(kits.server / "snapshots")
@@ -72,9 +72,7 @@ def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) ->
             part["args"] |= {"min_schedule_interval": 1.0, "max_schedule_interval": 2.0}
     _save(kits.server, resources)
     for name in sites:
-        resources = _resources(kits.site(name))
-        resources["class_allow_list"].append(EXECUTOR)
-        _save(kits.site(name), resources)
+        allow(kits.site(name))
         if name in site_files:
             shutil.copyfile(site_files[name], kits.site(name) / "local" / SITE_FILE)
 
@@ -95,9 +93,10 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
                 "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
                 "args": {"template_file": ["master_template.yml"]},
             },
+            # Not tcp: there, a stranger who connects and says nothing keeps everybody else out.
             {
                 "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "tcp"},
+                "args": {"config_folder": "config", "scheme": "http"},
             },
             {"path": "nvflare.lighter.impl.cert.CertBuilder"},
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
@@ -106,7 +105,7 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
 
 
 def _resources(kit: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text())
+    content: dict[str, Any] = json.loads((kit / "local" / "resources.json").read_text())
     return content
 
 

@@ -84,7 +84,7 @@ class Loopback:
             if "job" not in answer:
                 raise self._error("the job was not accepted", answer)
             server = self._pids["server"]
-            while self._alive(server):
+            while _alive(server):
                 status: str = self._ask({"job": answer["job"]}, tick).get("status", "")
                 if status.startswith("FINISHED"):
                     return status
@@ -137,16 +137,10 @@ class Loopback:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _alive(self, pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except OSError:
-            return False
-
     def _revive(self) -> None:
         """Starts again what has died, as FLARE's own start script does."""
         for name, pid in self._pids.items():
-            if not self._alive(pid):
+            if not _alive(pid):
                 self.start(name)
 
     def _gather(self, tick: Callable[[], None]) -> None:
@@ -171,6 +165,15 @@ class Loopback:
         return RunError(
             f"{what} ({said})", where="FLARE", remedy=f"look at the logs in {self.scratch}"
         )
+
+
+def _alive(pid: int) -> bool:
+    """Whether there is such a process; its keeper reaps the dead at once."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _script(path: Path, arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:

@@ -47,9 +47,7 @@ class Control:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise RunError("a site's key is not one that Flower takes", where=f"site {name}")
         with self._client() as client:
-            client.RegisterNode(
-                RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name)
-            )
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
 
     def submit(self, app: Path) -> int:
         """Starts a run of an app; its number."""
@@ -70,13 +68,19 @@ class Control:
 
     def outcome(self, run: int) -> Outcome | None:
         """How a run ended, or None while it has not."""
+        import httpx
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        with self._client() as client:
-            runs = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
-            if run not in runs:
-                return Outcome(run, False, "the SuperLink was started anew and has forgotten it")
-            found = runs[run]
+        try:
+            with self._client() as client:
+                found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run]
+        except RunError as error:
+            cause = error.__cause__
+            if isinstance(cause, httpx.TransportError):
+                return None  # it is being started again
+            if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code != 404:
+                raise
+            return Outcome(run, False, "the SuperLink was started anew and forgot the run")
         if found.status.status != "finished":
             return None
         well = found.status.sub_status == "completed"

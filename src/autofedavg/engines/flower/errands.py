@@ -35,7 +35,8 @@ def answer(message: Message, context: Context, watch: int, stays: bool) -> Recor
     """
     action = message.metadata.message_type.partition(".")[2]
     site = _site(context)
-    about = {"site": site, "stays": "yes" if stays else "no"}
+    # Flower knows objects by their content: two equal replies at once would share one.
+    about = {"site": site, "stays": "yes" if stays else "no", "to": message.metadata.message_id}
     if action == ASK:
         try:
             return to_records(_ask(message, context, site, watch, about))

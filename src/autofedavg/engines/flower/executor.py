@@ -34,7 +34,11 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+)
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -53,6 +57,7 @@ QUICK, SLOW = 0.1, 0.5  # seconds between two looks for a message, soon after on
 SOON = 3.0
 GONE = 60.0  # seconds without a SuperNode, then it ends
 DELIVERY = 30.0  # seconds the SuperNode may take to fetch a message that it has announced
+LATE = 2.0  # seconds at most between two looks for a part of one
 FIRST_BEAT = 5.0  # seconds after which a message counts as long: a heartbeat is due within 60
 
 
@@ -67,7 +72,7 @@ def main() -> None:
     last_task = last_word = time.monotonic()
     while time.monotonic() - last_word < GONE:
         try:
-            busy = supernode.serve_one()
+            busy = supernode.take_one()
         except httpx.HTTPError as error:
             log.warning("the SuperNode does not answer (%s)", error)
             time.sleep(1.0)
@@ -89,30 +94,40 @@ class Supernode:
         certificates: Path | None = chosen.root_certificates
         self._certificates = certificates.read_bytes() if certificates else None
         secret = load_superexec_auth_secret(chosen.superexec_auth_secret_file)
-        methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
-        extra = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)]
-        self._client = self._connect("SuperExec", extra if secret else [])
+        extra: list[ProtobufClientInterceptor] = []
+        if secret:
+            methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+            extra = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)]
+        self._client = self._connect("SuperExec", extra)
 
-    def serve_one(self) -> bool:
-        """Answers one message; whether there was one."""
+    def take_one(self) -> bool:
+        """Has a message answered by a thread of its own; whether there was one.
+
+        A SuperNode may announce a message that it then cannot fetch, because its run was over:
+        whoever waits for that one must not keep others waiting.
+        """
         found = self._client.AcquireTask(
             AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         )
-        if not found.token:
-            return False
-        task = self._connect("flwr-clientapp", [RuntimeTokenHttpInterceptor(found.token)])
+        if found.token:
+            threading.Thread(target=self._work, args=(found.token,), daemon=True).start()
+        return bool(found.token)
+
+    def _work(self, token: str) -> None:
+        task = self._connect("flwr-clientapp", [RuntimeTokenHttpInterceptor(token)])
         beat = HeartbeatSender(make_task_heartbeat_fn_http(task))
         timer = threading.Timer(FIRST_BEAT, beat.start)
         timer.daemon = True
         timer.start()
         try:
             self._serve(task)
+        except (httpx.HTTPError, ObjectPullError) as error:
+            log.warning("a message could not be answered (%s)", error)
         finally:
             timer.cancel()
             if beat.is_running:
                 beat.stop()
             task.close()
-        return True
 
     def _serve(self, task: RuntimeHttpClient) -> None:
         started = time.perf_counter()
@@ -126,17 +141,16 @@ class Supernode:
         except Exception as error:
             log.exception("%s", kind)
             status, details = SubStatus.FAILED, said(error)
-            reply = Message(
-                Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message
-            )
-        push_message(task, reply, context)
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
+        try:
+            push_message(task, reply, context)
+        except ObjectPushError:  # the SuperNode had all it needed and has sent the reply on
+            log.info("part of the reply to %s was there already", kind)
         push_task_output(task, context, status, details)
         took = time.perf_counter() - started
         log.info("%s %s: %.3f s", kind, message.metadata.group_id, took)
 
-    def _connect(
-        self, component: str, extra: list[ProtobufClientInterceptor]
-    ) -> RuntimeHttpClient:
+    def _connect(self, component: str, extra: list[ProtobufClientInterceptor]) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name=component)
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,
@@ -161,7 +175,7 @@ def _receive(task: RuntimeHttpClient) -> tuple[Message, Context]:
         make_confirm_message_received_fn_protobuf(task.ConfirmMessageReceived, node, run),
         return_type=Message,
         initial_backoff=QUICK / 4,
-        backoff_cap=SLOW,
+        backoff_cap=LATE,
     )
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message, context

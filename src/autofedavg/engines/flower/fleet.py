@@ -13,7 +13,7 @@ from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.errands import ASK, AWAKE, BYE, NAME
 from autofedavg.engines.flower.post import Mail, Post
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.engines.flower.roster import Roster
+from autofedavg.engines.flower.roster import NAMING, Roster
 from autofedavg.errors import printable
 from autofedavg.notes import Lost, Note
 from autofedavg.wire import WireError
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 GRACE = 10.0  # seconds a message outlives its deadline: to look for an expired one is an error
 FOR_EVER = 30 * 86400.0
-NAMING = 20.0  # seconds a node has to say its name
 FAREWELL = 20.0  # seconds the sites have to send their workers home
 LONGEST = 300  # characters of an error from outside
 DOZE = 0.5  # seconds after which a node that is done is given something to stay awake with
@@ -103,10 +102,11 @@ class _Call:
         self._kept_awake: dict[int, tuple[int, float]] = {}
 
     def answers(self) -> dict[str, Note | Lost]:
-        nameless = self._roster.refresh(self._grid.get_nodes())
-        if nameless:
-            self._roster.asked |= self.post.send(NAME, _empty(NAME, nameless, NAMING + GRACE))
+        self._roster.refresh(self._grid.get_nodes())
         while True:
+            nameless = self._roster.questions(self._began)
+            if nameless:
+                self.post.send(NAME, _empty(NAME, nameless, NAMING + GRACE))
             self._send()
             if len(self._answers) == len(self._notes):
                 return self._answers
@@ -116,9 +116,6 @@ class _Call:
             elif self._left() <= 0:
                 late = Lost(f"no answer within {self._within:g} s")
                 return {site: self._answers.get(site, late) for site in self._notes}
-            if time.monotonic() - self._began > NAMING:
-                for node in set(self._roster.asked):
-                    self._roster.silent(node)
             self._keep_awake()
 
     def _left(self) -> float:

@@ -30,7 +30,7 @@ class Guard:
     """A guard process, from its parent's side."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "autofedavg.engines.flower.guard", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

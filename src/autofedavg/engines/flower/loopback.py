@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from autofedavg.engines.flower.certificates import (
@@ -29,11 +30,12 @@ from autofedavg.engines.flower.export import export, quoted
 from autofedavg.engines.flower.guard import Guard
 from autofedavg.engines.flower.resident import FOLDER, RUNS
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import RunError
+from autofedavg.errors import RunError, missing_extra
 
 HOST = "127.0.0.1"
 TICK = 0.2
 LOOK = 1.0  # seconds between two looks at the run and at the processes
+AGAIN = 5.0  # seconds between two starts of one of them
 START = 120.0  # seconds the SuperLink may take to listen
 DAYS = 30.0
 QUIET = {
@@ -52,6 +54,7 @@ class Daemon:
     variables: dict[str, str]
     log: Path
     process: int = 0
+    started: float = 0.0
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Loopback:
     _keys: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        if find_spec("flwr") is None:
+            raise missing_extra("flower", "flwr")
         self._workers = Path(tempfile.mkdtemp(prefix="autofedavg-"))  # sockets: short paths only
         self._guard = Guard()
         try:
@@ -201,12 +206,14 @@ class Loopback:
 
     def _start(self, name: str) -> None:
         daemon = self._daemons[name]
+        daemon.started = time.monotonic()
         daemon.process = self._guard.start(daemon.args, daemon.variables, daemon.log)
 
     def _mend(self) -> None:
         """Starts what has ended again, as a service manager does in a deployment."""
         for name, daemon in self._daemons.items():
-            if not self._guard.alive(daemon.process):
+            late = time.monotonic() - daemon.started > AGAIN
+            if late and not self._guard.alive(daemon.process):
                 self._start(name)
                 if name == "superlink":  # it has forgotten everything
                     self._await()

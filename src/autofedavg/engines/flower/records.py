@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app.typing import ConfigRecordValues
 
 from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel
 
@@ -15,7 +16,7 @@ STYPE = "numpy.ndarray"
 
 def to_records(parcel: Parcel) -> RecordDict:
     """A message's content: plain values in one record, arrays, where there are any, in another."""
-    values = {
+    values: dict[str, ConfigRecordValues] = {
         "facts": parcel.facts,
         "bfloat16": json.dumps(list(parcel.bfloat16)),
         **{f"about-{key}": value for key, value in parcel.about.items()},

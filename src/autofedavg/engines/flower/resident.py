@@ -145,7 +145,7 @@ def start_worker(folder: Path, watch: int) -> subprocess.Popen[bytes]:
     """Starts a worker that outlives this process, but not the watched one."""
     log_file = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "autofedavg.engines.flower.worker", str(folder), str(watch)],
             stdin=subprocess.DEVNULL,
             stdout=log_file,

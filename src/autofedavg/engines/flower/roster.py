@@ -7,65 +7,78 @@ what they say is their own word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterable
 
 from flwr.proto.node_pb2 import NodeInfo
 
 from autofedavg.notes import Lost
 
+NAMING = 20.0  # seconds a node has to say its name
+SULKING = 15.0  # seconds before one that did not is asked again
 
-@dataclass
+
 class Roster:
-    """The nodes that are there, and whose they are.
+    """The nodes that are there, and whose they are."""
 
-    Attributes:
-        claims: what nodes without a registered name said; None where the answer made no sense.
-        asked: nodes whose word is awaited.
-    """
+    def __init__(self) -> None:
+        self._here: set[int] = set()
+        self._registered: dict[int, str] = {}
+        self._claims: dict[int, tuple[str | None, float]] = {}  # what a node said, and when
+        self._asked: dict[int, float] = {}
+        self._silent: dict[int, float] = {}
 
-    claims: dict[int, str | None] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
-    _names: dict[str, list[int]] = field(default_factory=dict)
-    _wrong: dict[int, str] = field(default_factory=dict)
-    _registered: dict[int, str] = field(default_factory=dict)
-
-    def refresh(self, nodes: Iterable[NodeInfo]) -> set[int]:
-        """Takes in who is connected now; the nodes whose name must be asked for."""
+    def refresh(self, nodes: Iterable[NodeInfo]) -> None:
+        """Takes in who is connected now."""
         nodes = list(nodes)
-        here = {node.node_id for node in nodes}
+        self._here = {node.node_id for node in nodes}
         self._registered = {node.node_id: node.name for node in nodes if node.name}
-        self.claims = {node: claim for node, claim in self.claims.items() if node in here}
-        self.asked &= here
-        self._sort(here)
-        unknown = here - set(self._registered) - set(self.claims) - self.asked
-        return unknown | {node for two in self._twins().values() for node in two}
+        for table in (self._claims, self._asked, self._silent):
+            for node in set(table) - self._here:
+                del table[node]
+
+    def questions(self, since: float) -> set[int]:
+        """The nodes to ask for their name now; they count as asked.
+
+        Nodes that claim one name are asked again, where they have not said it since then: one
+        that is gone, and has come back under a new id, is silent.
+        """
+        now = time.monotonic()
+        for node, when in list(self._asked.items()):
+            if now - when > NAMING:
+                del self._asked[node]
+                self._claims.pop(node, None)
+                self._silent[node] = now
+        patient = {node for node, when in self._silent.items() if now - when < SULKING}
+        unknown = self._here - set(self._registered) - set(self._claims)
+        twins = {
+            node
+            for nodes in self._names().values()
+            for node in nodes
+            if len(nodes) > 1 and node in self._claims and self._claims[node][1] < since
+        }
+        asked = (unknown | twins) - set(self._asked) - patient
+        self._asked.update(dict.fromkeys(asked, now))
+        return asked
 
     def heard(self, node: int, claim: str | None) -> None:
-        """Takes in what a node said its name is."""
-        self.claims[node] = claim
-        self.asked.discard(node)
-        self._sort({*self.claims, *self._registered})
-
-    def silent(self, node: int) -> None:
-        """Takes in that a node did not say its name: one that is gone holds no name."""
-        self.claims.pop(node, None)
-        self.asked.discard(node)
-        self._sort({*self.claims, *self._registered})
+        """Takes in what a node said its name is; None where that made no sense."""
+        self._claims[node] = (claim, time.monotonic())
+        self._asked.pop(node, None)
 
     def contradicts(self, node: int, claim: str) -> str | None:
         """Why a node's own word cannot be: it is registered under another name."""
         name = self._registered.get(node)
         if name in (None, claim):
             return None
-        return f"its node {node} is registered as {name} and calls itself {claim}"
+        return f"its node {node} is registered as {name} and calls itself {claim!r}"
 
     def find(self, site: str) -> int | Lost | None:
-        """A site's node, why it has none, or None where it may still be found."""
-        nodes = self._names.get(site, [])
-        if len(nodes) == 1:
+        """A site's node, why it has none, or None where that is still to be heard."""
+        nodes = self._names().get(site, [])
+        if len(nodes) == 1 and (nodes[0] in self._registered or not self._asked):
             return nodes[0]
-        if self.asked:
+        if self._asked:
             return None
         if not nodes:
             return Lost("is not connected")
@@ -75,18 +88,10 @@ class Roster:
             "name (flwr supernode register --name)"
         )
 
-    def _sort(self, here: set[int]) -> None:
+    def _names(self) -> dict[str, list[int]]:
         names: dict[str, list[int]] = {}
-        for node in sorted(here):
-            name = self._registered.get(node) or self.claims.get(node)
+        for node in sorted(self._here):
+            name = self._registered.get(node) or self._claims.get(node, (None, 0.0))[0]
             if name:
                 names.setdefault(name, []).append(node)
-        self._names = names
-
-    def _twins(self) -> Mapping[str, list[int]]:
-        """Names that more than one node claims by its own word; asked again, a dead one is silent."""
-        return {
-            name: [node for node in nodes if node not in self._registered]
-            for name, nodes in self._names.items()
-            if len(nodes) > 1
-        }
+        return names

@@ -59,7 +59,7 @@ class SiteDesk:
                 client = self._ready()
                 if verb == "hello":
                     return Note({}, dict(self._said))
-                return self._without_names(verb, note, client.answer(verb, note))
+                return self._without_names(note, client.answer(verb, note))
             except (Refused, TrainingError) as error:
                 log.exception("%s: %s", self.site, verb)
                 what = error.what
@@ -118,11 +118,11 @@ class SiteDesk:
             raise Refused(f"{self.site} is not a site of this job: {', '.join(job.sites)}")
         return job
 
-    def _without_names(self, verb: str, note: Note, answer: Note) -> Note:
+    def _without_names(self, note: Note, answer: Note) -> Note:
         """Scores with numbers instead of the names of cases, where names are private."""
-        if verb != "evaluate" or self._task is None or not self._task.private_names:
+        scores = answer.facts.get("scores")
+        if scores is None or self._task is None or not self._task.private_names:
             return answer
-        scores = answer.facts["scores"]
         split = str(note.facts["split"])
         names = sorted({name for name, _, _ in scores})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}

@@ -1,0 +1,79 @@
+"""Exchanges on NVIDIA FLARE: server and three sites as processes on loopback, over mutual TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from autofedavg.engines.flare import Loopback
+from autofedavg.engines.flare.export import CONTROLLER, export
+from autofedavg.engines.remote.job import Job
+from autofedavg.experiment.config import read_study
+from bench import flare_clock
+from bench.table import Row, Section
+from bench.timing import Load, Sample
+
+GOAL = 50.0  # milliseconds
+STUDY = """
+[study]
+name = "bench"
+[base]
+rounds = {rounds}
+[base.task]
+name = "synthetic"
+scale = 0.02
+extent = [24.0, 24.0, 30.0]
+[base.task.pipeline]
+roi = [16, 16, 8]
+channels = [4, 8]
+[base.training]
+iterations = 2
+batch_size = 2
+[[run]]
+name = "row"
+method = {{ name = "auto-fedavg", S = {steps} }}
+"""
+
+
+def measure(rounds: int, steps: int) -> Section:
+    """The section: every exchange of a short run, the sites' own work included."""
+    load = Load()
+    with tempfile.TemporaryDirectory() as folder:
+        times = _exchanges(Path(folder), rounds, steps)
+    rows = [Row("update_beta, a message to 3 sites and back", times["update_beta"], "ms", GOAL)]
+    rows += [
+        Row(f"{verb}, {kind} to 3 sites and back", times[verb], "ms")
+        for verb, kind in (
+            ("validate_local", "a message"),
+            ("share_models", "a task"),
+            ("local_train", "a task"),
+        )
+    ]
+    title = "8. Exchanges on NVIDIA FLARE, mutual TLS, with the sites' own work (0.8 k parameters)"
+    return Section(title, rows, load.of_others())
+
+
+def _exchanges(home: Path, rounds: int, steps: int) -> dict[str, Sample]:
+    (home / "study.toml").write_text(STUDY.format(rounds=rounds, steps=steps))
+    row = read_study(home / "study.toml").runs[0].resolved()
+    sites = row.task.site_names()
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    (home / "runs").mkdir()
+    with Loopback(sites, {}, home / "runs", home / "scratch") as flare:
+        job = export(Job.of("bench", row, 0, sites, threads=1), home / "job")
+        for path in (
+            flare.kits.server / "local" / "resources.json",
+            job / "app" / "config" / "config_fed_server.json",
+        ):
+            path.write_text(path.read_text().replace(CONTROLLER, flare_clock.PATH))
+        flare.carry_out(job, lambda: None)
+    found: dict[str, list[float]] = {}
+    for line in (home / "runs" / flare_clock.TIMES).read_text().splitlines():
+        verb, seconds = json.loads(line)
+        found.setdefault(verb, []).append(1000 * seconds)
+    # The first exchange of a kind also pays for what is made on first use.
+    return {verb: Sample(tuple(times[1:] or times)) for verb, times in found.items()}

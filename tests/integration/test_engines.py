@@ -1,0 +1,96 @@
+"""The same study on every engine, through the command: the same bits, and nothing left behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests_tiny import TINY
+
+from autofedavg import read_study, run_study
+from autofedavg.experiment.ledger import Ledger
+from deployed import assert_same_run, environment_of
+
+PACKAGES = {"flare": "nvflare", "flower": "flwr"}
+VARIANTS = {
+    f"{weights[0]}-{constraint}": f'{{ name = "auto-fedavg", S = 2, t0 = 1, '
+    f'constraint = "{constraint}", weights = "{weights}" }}'
+    for constraint in ("dirichlet", "softmax")
+    for weights in ("network", "layer")
+}
+
+
+def study_of(folder: Path, rounds: int) -> Path:
+    """The tiny study with a row for each of the paper's four variants."""
+    head = TINY[: TINY.index("[[run]]")].replace("rounds = 3", f"rounds = {rounds}")
+    head = head.replace('baseline = "fedavg"\n', "")
+    rows = [f'[[run]]\nname = "{name}"\nmethod = {method}\n' for name, method in VARIANTS.items()]
+    path = folder / "variants.toml"
+    path.write_text(head + "\n".join(rows))
+    return path
+
+
+def left_behind(mark: str) -> list[list[str]]:
+    """Command lines of processes whose environment or command line has the mark in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), *map("=".join, process.environ().items())]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(mark in word for word in words):
+            found.append(process.cmdline())
+    return found
+
+
+def nothing_left(mark: str) -> None:
+    until = time.monotonic() + 15
+    while found := left_behind(mark):
+        assert time.monotonic() < until, found
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("engine", "rounds"), [("flare", 2), ("flower", 1)])
+def test_four_variants_give_the_same_bits(engine, rounds, command, tmp_path, monkeypatch):
+    pytest.importorskip(PACKAGES[engine], reason=f"the extra `{engine}` is not installed")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    study = study_of(tmp_path, rounds)
+    here = run_study(read_study(study), tmp_path / "simulated")
+    done = command("run", study, "--engine", engine, "--out", tmp_path / "runs", timeout=580)
+    assert done.returncode == 0, done.stderr
+    for row in VARIANTS:
+        there = tmp_path / "runs" / "tiny" / row / "seed-0"
+        assert_same_run(here / row / "seed-0", there)
+        assert environment_of(there)["engine"] == engine
+    assert "round 1 of" in done.stderr
+    nothing_left(str(tmp_path))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", ["flare", "flower"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.slow
+def test_a_command_that_is_stopped_leaves_nothing_and_is_resumed(
+    engine, number, start, command, tmp_path, monkeypatch
+):
+    pytest.importorskip(PACKAGES[engine], reason=f"the extra `{engine}` is not installed")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    study = study_of(tmp_path, 3)
+    here = run_study(read_study(study, only=["n-dirichlet"]), tmp_path / "simulated")
+    how = ("--only", "n-dirichlet", "--engine", engine, "--out", tmp_path / "runs")
+    running = start("run", study, *how)
+    run = tmp_path / "runs" / "tiny" / "n-dirichlet" / "seed-0"
+    until = time.monotonic() + 200
+    while not Ledger(run).rounds():
+        assert running.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    running.send_signal(number)
+    assert running.wait(60) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    nothing_left(str(tmp_path))
+    done = command("resume", run, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(here / "n-dirichlet" / "seed-0", run)

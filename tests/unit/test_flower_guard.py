@@ -1,0 +1,86 @@
+"""The guard of a family of processes."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from autofedavg.engines.flower.guard import Guard
+from autofedavg.errors import RunError
+
+# A child that leaves its session and whose own child outlives it: the worst to catch.
+ESCAPES = """
+import os, subprocess, sys, time
+if os.fork() == 0:
+    os.setsid()
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    os._exit(0)
+time.sleep(300)
+"""
+PARENT = """
+import sys, time
+from pathlib import Path
+from autofedavg.engines.flower.guard import Guard
+guard = Guard()
+guard.start([sys.executable, "-c", {code!r}], {{"MARK": sys.argv[1]}}, Path(sys.argv[2]))
+print("up", flush=True)
+time.sleep(300)
+"""
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MARK") == mark and process.status() != "zombie":
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def until(condition, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_all_are_gone_when_it_is_closed(tmp_path):
+    mark, guard = str(tmp_path), Guard()
+    child = guard.start([sys.executable, "-c", ESCAPES], {"MARK": mark}, tmp_path / "log")
+    until(lambda: len(marked(mark)) == 2)
+    assert guard.alive(child)
+    psutil.Process(child).kill()
+    until(lambda: not guard.alive(child))
+    assert len(marked(mark)) == 1
+    guard.close()
+    assert not marked(mark)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_all_are_gone_when_the_caller_is_killed(number, tmp_path):
+    mark = str(tmp_path)
+    code = PARENT.format(code=ESCAPES)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, mark, str(tmp_path / "log")], stdout=subprocess.PIPE
+    ) as caller:
+        assert caller.stdout.readline() == b"up\n"
+        until(lambda: len(marked(mark)) == 2)
+        caller.send_signal(number)
+        caller.wait()
+        until(lambda: not marked(mark), 5)
+
+
+def test_what_cannot_be_started_is_seen_and_said(tmp_path):
+    guard = Guard()
+    child = guard.start(["/no/such/command"], {}, tmp_path / "log")
+    until(lambda: not guard.alive(child))
+    psutil.Process(guard._process.pid).kill()
+    guard._process.wait()
+    with pytest.raises(RunError, match="ended from outside"):
+        guard.alive(child)
+    guard.close()

@@ -1,0 +1,381 @@
+"""How models travel: none to whom it belongs, none twice, and the same bits in every encoding."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from autofedavg.averaging import Model
+from autofedavg.client import MemoryShelf
+from autofedavg.engines.simulator import Simulator
+from autofedavg.exchange import Exchange
+from autofedavg.federation import Federation
+from autofedavg.methods import METHODS
+from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.methods.fedavg import FedAvg
+from autofedavg.notes import Lost, Note
+from autofedavg.seeds import Seeds
+from autofedavg.traffic import as_received
+from flaky import Fault, FlakyFleet
+from toy import (
+    METRIC,
+    TRAINING,
+    DirectFleet,
+    float64,
+    mlp,
+    norm_net,
+    rounds_of,
+    same_round,
+    toy_problem,
+)
+
+HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
+HOW |= {"mode": "eval", "data": "validation"}
+BETA = float64([0.0, 0.0, 0.0])
+ENCODINGS = ["float32", "bfloat16", "difference"]
+PAIRS = [Exchange(down=down, up=up) for down, up in product(ENCODINGS, ENCODINGS)]
+LOSSY = PAIRS[1:]
+
+
+def named(exchange):
+    return f"{exchange.down}-{exchange.up}"
+
+
+@pytest.fixture
+def problem():
+    """With batch norm: floating buffers and integer counters."""
+    return toy_problem(3, norm_net)
+
+
+def carried(fleet, verb, site=None):
+    """The models of each request, by the site they belong to."""
+    return [sorted({key.partition("/")[2] for key in n.arrays}) for n in fleet.sent(verb, site)]
+
+
+def begun(fleet, exchange=None, **more):
+    federation = Federation(fleet, exchange=exchange or Exchange(), **more)
+    w0, _ = fleet.problem.initial(Seeds(7))
+    bank, _ = federation.local_train(1, w0, T=2)
+    return federation, bank
+
+
+# --- who is sent what -----------------------------------------------------------------------------
+
+
+def test_everybody_is_sent_the_others_models_once(problem):
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet)
+    federation.share_models(1, bank)
+    assert [carried(fleet, "share_models", name) for name in "ABC"] == [
+        [["B", "C"]],
+        [["A", "C"]],
+        [["A", "B"]],
+    ]
+
+
+def test_a_repeated_share_sends_digests_and_no_model(problem):
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet)
+    federation.share_models(1, bank)
+    federation.take_account()
+    federation.share_models(1, bank)
+    assert carried(fleet, "share_models", "A")[1:] == [[]]
+    assert federation.take_account()["share_models"].down < 3 * 400
+    assert list(federation.update_beta(1, 1, BETA, **HOW)) == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("arrived", [True, False], ids=["the answer", "the request"])
+def test_a_retried_share_sends_digests_first_and_only_what_is_missing(problem, arrived):
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet)
+    lost = []
+
+    def intercept(verb, site, note):
+        if (verb, site) != ("share_models", "B") or lost:
+            return None
+        lost.append(site)
+        if arrived:
+            fleet.clients["B"].answer(verb, note)
+        return Lost("gone")
+
+    fleet.intercept = intercept
+    federation.share_models(1, bank)
+    sent = carried(fleet, "share_models", "B")
+    assert sent == [["A", "C"], []] + ([] if arrived else [["A", "C"]])
+    assert list(federation.update_beta(1, 1, BETA, **HOW)) == ["A", "B", "C"]
+
+
+def test_a_client_keeps_the_models_it_has_until_the_rest_comes(problem):
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet)
+    client = fleet.clients["A"]
+    federation.share_models(1, bank)
+    (whole,) = fleet.sent("share_models", "A")
+    client.shelf = MemoryShelf()
+    parts = {key: array for key, array in whole.arrays.items() if key.endswith("/B")}
+    assert client.answer("share_models", Note(parts, whole.facts)).facts == {"missing": ["A", "C"]}
+    rest = {key: array for key, array in whole.arrays.items() if key.endswith("/C")}
+    assert client.answer("share_models", Note(rest, whole.facts)).facts == {"missing": ["A"]}
+    client.shelf.keep_own(bank["A"])
+    assert client.answer("share_models", Note({}, whole.facts)).facts == {}
+    assert torch.equal(client.shelf.bank(whole.facts["digest"]).values, bank.values)
+    assert client.shelf.parts() == {}
+
+
+def test_a_site_whose_model_is_changed_on_its_way_is_sent_the_server_s(problem):
+    """A privacy filter at B: the bank holds what the server has, and B is sent it from then on."""
+
+    class Filtered(DirectFleet):
+        def ask(self, verb, notes, within):
+            answers = super().ask(verb, notes, within)
+            if verb == "local_train":
+                own = answers["B"]
+                arrays = {**own.arrays, "values": own.arrays["values"].round(decimals=2)}
+                answers["B"] = Note(arrays, own.facts)
+            return answers
+
+    fleet = Filtered(problem)
+    federation, bank = begun(fleet)
+    federation.share_models(1, bank)
+    assert carried(fleet, "share_models", "B") == [["A", "C"], ["B"]]
+    digest = fleet.sent("share_models", "B")[0].facts["digest"]
+    for name in "ABC":
+        assert torch.equal(fleet.clients[name].shelf.bank(digest).values, bank.values)
+    again, _ = federation.local_train(2, bank["A"], T=2)
+    federation.share_models(2, again)
+    assert carried(fleet, "share_models", "B")[2:] == [["A", "B", "C"]]
+    assert carried(fleet, "share_models", "A")[1:] == [["B", "C"]]
+
+
+def test_a_site_that_restarted_is_not_taken_for_one_with_a_filter(problem):
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet)
+    fleet.clients["B"].shelf = MemoryShelf()
+    federation.share_models(1, bank)
+    assert carried(fleet, "share_models", "B") == [["A", "C"], ["B"]]
+    again, _ = federation.local_train(2, bank["A"], T=2)
+    federation.share_models(2, again)
+    assert carried(fleet, "share_models", "B")[2:] == [["A", "C"]]
+
+
+def test_a_site_that_lost_its_own_model_is_sent_it_to_validate(problem):
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet)
+    expected = federation.validate_local(1, bank, METRIC)
+    fleet.clients["B"].shelf = MemoryShelf()
+    assert federation.validate_local(1, bank, METRIC) == expected
+    assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
+
+
+# --- encodings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exchange", PAIRS, ids=named)
+def test_server_and_clients_hold_the_same_bits(problem, exchange):
+    """The model they start from, their own model, and all models that beta is learned on."""
+    fleet = DirectFleet(problem)
+    federation = Federation(fleet, exchange=exchange)
+    w, layout = problem.initial(Seeds(7))
+    plan = AutoFedAvg(S=2).plan(layout, 3)
+    for t in (1, 2, 3):
+        bank, _ = federation.local_train(t, w, T=3)
+        for name in "ABC":
+            assert fleet.clients[name].shelf.own().digest() == bank[name].digest()
+        federation.share_models(t, bank)
+        facts = fleet.sent("share_models", "A")[-1].facts
+        banks = [fleet.clients[name].shelf.bank(facts["digest"]) for name in "ABC"]
+        expected = {
+            name: as_received(bank[name], exchange.down, w)
+            if (exchange.down, exchange.up) != ("difference", "difference")
+            else bank[name]
+            for name in "ABC"
+        }
+        for held in banks:
+            assert {k: held[k].digest() for k in "ABC"} == {
+                k: m.digest() for k, m in expected.items()
+            }
+        federation.update_beta(t, 1, plan.gamma.initial(3), **plan.for_clients())
+        w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
+        seen: list[str] = []
+        for client in fleet.clients.values():
+            client.workbench.load = lambda model, seen=seen: seen.append(model.digest())
+        federation.evaluate(w, "validation")
+        for client in fleet.clients.values():
+            del client.workbench.load
+        assert seen == [w.digest()] * 3
+
+
+def test_float32_changes_nothing_at_all(problem):
+    method = AutoFedAvg(S=2)
+    plain = DirectFleet(problem)
+    exact = DirectFleet(problem)
+    one = rounds_of(method, plain, 3)
+    assert all(map(same_round, one, rounds_of(method, exact, 3, exchange=Exchange())))
+    assert all("sent" not in note.facts and "up" not in note.facts for _, _, note in plain.asked)
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+@pytest.mark.parametrize("method", [FedAvg(), AutoFedAvg(S=2, t0=2)], ids=["fedavg", "auto"])
+def test_a_lossy_run_that_was_stopped_goes_on_with_the_same_bits(problem, exchange, method):
+    """After a restart nobody has a reference, so models travel whole; what arrives is the same."""
+    whole = rounds_of(method, DirectFleet(problem), 5, exchange=exchange)
+    for stop in (1, 2, 4):
+        rest = rounds_of(method, DirectFleet(problem), 5, whole[stop - 1], exchange=exchange)
+        assert all(map(same_round, whole[stop:], rest))
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+def test_a_lossy_run_does_not_depend_on_what_sites_forget_or_miss_asking(problem, exchange):
+    method = AutoFedAvg(S=2, t0=2)
+    whole = rounds_of(method, DirectFleet(problem), 4, exchange=exchange)
+    faults = [
+        Fault("B", "local_train", "forgets", t=3, times=1),
+        Fault("A", "local_train", "lost", t=2, times=1),
+        Fault("C", "share_models", "forgets", t=4, times=1),
+        Fault("A", "update_beta", "forgets", t=2, s=2, times=1),
+        Fault("B", "share_models", "lost", t=4, times=1),
+    ]
+    flaky = FlakyFleet(problem, faults)
+    assert all(map(same_round, whole, rounds_of(method, flaky, 4, exchange=exchange)))
+    assert all(fault.met == 1 for fault in faults)
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+def test_lossy_models_are_close_to_exact_ones(exchange):
+    """In a smooth network: with ReLU and four cases a batch, any change may grow."""
+    problem, method = toy_problem(3), AutoFedAvg(S=2, t0=2)
+    exact = rounds_of(method, DirectFleet(problem), 3)[-1]
+    lossy = rounds_of(method, DirectFleet(problem), 3, exchange=exchange)[-1]
+    assert not torch.equal(exact.w.values, lossy.w.values)
+    assert torch.allclose(exact.w.values, lossy.w.values, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["ensemble", "local-only", "fedma"])
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+def test_methods_without_a_global_model_have_resumed_bits_too(name, exchange):
+    problem = toy_problem(3, mlp)
+    method = METHODS[name]()
+    whole = rounds_of(method, DirectFleet(problem), 4, exchange=exchange)
+    rest = rounds_of(method, DirectFleet(problem), 4, whole[1], exchange=exchange)
+    assert all(map(same_round, whole[2:], rest))
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+def test_every_request_may_be_repeated_in_every_encoding(problem, exchange):
+    fleet = DirectFleet(problem)
+    rounds_of(AutoFedAvg(S=2, t0=2), fleet, 3, exchange=exchange)
+    asked = [(verb, note) for verb, site, note in fleet.asked if site == "A"]
+    other = DirectFleet(problem).clients["A"]
+    for verb, note in asked:
+        first = other.answer(verb, note)
+        first = Note({k: a.clone() for k, a in first.arrays.items()}, dict(first.facts))
+        again = other.answer(verb, note)
+        assert again.facts == first.facts
+        assert all(torch.equal(a, first.arrays[k]) for k, a in again.arrays.items())
+
+
+def test_bytes_are_counted_as_they_travel():
+    """A network that is large enough for its own bytes to matter; validated in every round."""
+    problem = toy_problem(3, lambda dtype: torch.nn.Sequential(mlp(), torch.nn.Linear(3, 4000)))
+
+    def cost(exchange):
+        federation = Federation(DirectFleet(problem), exchange=exchange)
+        w, layout = problem.initial(Seeds(7))
+        for t in (1, 2, 3):
+            federation.take_account()
+            bank, _ = federation.local_train(t, w, T=3)
+            w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
+            federation.evaluate(w, "validation")
+        account = federation.take_account()
+        one = 3 * layout.nbytes
+        train, evaluate = account["local_train"], account["evaluate"]
+        return train.down / one, train.up / one, evaluate.down / one
+
+    assert cost(Exchange()) == pytest.approx((1, 1, 1), abs=0.01)
+    assert cost(Exchange(down="bfloat16")) == pytest.approx((0.5, 1, 0.5), abs=0.01)
+    # Validating has brought the model that the next round starts from.
+    assert cost(Exchange(down="difference")) == pytest.approx((0, 1, 0.258), abs=0.01)
+    both = Exchange(down="difference", up="difference")
+    assert cost(both) == pytest.approx((0, 0.258, 0.258), abs=0.01)
+
+
+@pytest.mark.parametrize("verb", ["local_train", "evaluate", "differentiate"])
+def test_a_site_without_the_reference_is_sent_the_whole_model(problem, verb):
+    fleet = DirectFleet(problem)
+    federation = Federation(fleet, exchange=Exchange(down="difference"))
+    w, layout = problem.initial(Seeds(7))
+    bank, _ = federation.local_train(1, w, T=2)
+    w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
+    calls = {
+        "local_train": lambda: federation.local_train(2, w, T=2)[1],
+        "evaluate": lambda: federation.evaluate(w, "validation").by_site(METRIC),
+        "differentiate": lambda: {
+            k: g.tolist()
+            for k, g in federation.differentiate(
+                2, 1, bank["A"], ("A", "B"), layout.trainable, mode="eval", data="validation"
+            ).items()
+        },
+    }
+    if verb == "differentiate":
+        federation.local_train(2, w, T=2)
+    expected = calls[verb]()
+    federation.take_events()
+    fleet.clients["B"].shelf = MemoryShelf()
+    assert calls[verb]() == expected
+    assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
+
+
+def test_a_reference_with_other_bits_is_not_built_upon(problem):
+    """A site whose copy differs ends at another digest, says so, and is sent the whole model."""
+    fleet = DirectFleet(problem)
+    federation = Federation(fleet, exchange=Exchange(down="difference"))
+    w, _ = problem.initial(Seeds(7))
+    bank, _ = federation.local_train(1, w, T=2)
+    w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
+    shelf = fleet.clients["B"].shelf
+    digest = fleet.sent("local_train", "B")[0].facts["sent"]["digest"]
+    kept = shelf.reference(digest)
+    shelf.keep_reference(replace(kept, values=kept.values + 1), digest)
+    federation.evaluate(w, "validation")
+    assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
+    assert torch.equal(shelf.reference(w.digest()).values, w.values)
+
+
+def test_models_that_are_not_the_round_s_travel_whole_and_exact(problem):
+    """The test scores what is on disk, whatever the encoding."""
+    for down in ("bfloat16", "difference"):
+        fleet = DirectFleet(problem)
+        federation = Federation(fleet, exchange=Exchange(down=down))
+        w, _ = problem.initial(Seeds(7))
+        federation.local_train(1, w, T=1)
+        other = Model(w.values * 1.2345678, w.counters)
+        federation.evaluate(other, "validation")
+        note = fleet.sent("evaluate", "A")[-1]
+        assert torch.equal(note.arrays["values"], other.values)
+        assert "sent" not in note.facts
+
+
+def test_a_model_made_before_any_training_is_left_as_it_is(problem):
+    w, _ = problem.initial(Seeds(7))
+    federation = Federation(DirectFleet(problem), exchange=Exchange(down="difference"))
+    assert federation.as_sent(w).digest() == w.digest()
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=named)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_simulator_carries_the_same_bits_in_every_encoding(problem, exchange, workers):
+    method = AutoFedAvg(S=2, t0=2)
+    direct = rounds_of(method, DirectFleet(problem), 3, exchange=exchange)
+    with Simulator(problem, TRAINING, Seeds(7), workers=workers) as fleet:
+        found = rounds_of(method, fleet, 3, problem=problem, exchange=exchange)
+    assert all(map(same_round, direct, found))
+
+
+@pytest.mark.parametrize("learning", ["clients", "server"])
+def test_learning_at_the_server_has_resumed_bits_too(problem, learning):
+    method = AutoFedAvg(S=2, learning=learning)
+    exchange = Exchange(down="difference", up="difference")
+    whole = rounds_of(method, DirectFleet(problem), 3, exchange=exchange)
+    rest = rounds_of(method, DirectFleet(problem), 3, whole[0], exchange=exchange)
+    assert all(map(same_round, whole[1:], rest))
