@@ -403,3 +403,19 @@ def test_anything_else_is_refused(key, value):
     except ConfigError:
         return
     assert described(layout) == bad
+
+
+def test_a_site_refuses_models_that_are_not_of_its_network():
+    def other(verb, site, answer):
+        if verb == "hello" and site == "C":
+            between.responders["C"] = Responder("C", nn.Linear(3, 2), loss_of, batch_of("C"))
+        return answer
+
+    between, state = carrier(other), network().state_dict()
+    with pytest.raises(ConfigError, match=r"client C.*was sent a model of A"):
+        WeightLearner("here").round(1, state, dict.fromkeys(SITES, state), between)
+
+
+def test_a_site_answers_nothing_else():
+    answer = Responder("A", network(), loss_of, batch_of("A")).answer("evaluate", Note())
+    assert "unknown request" in answer.facts["error"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from autofedavg.notes import Facts, Lost, Note, Site, arrays_of, model_of
+from autofedavg.notes import Facts, Lost, Note, Site
 
 MODELS = "models"  # what is said of the models in a note that also carries beta
 
@@ -55,7 +55,7 @@ class Courier:
         if verb == "local_train":
             return {name: self._trained[name] for name in notes}
         if verb == "share_models":
-            self._bags |= {name: self._whole(name, note) for name, note in notes.items()}
+            self._bags |= {name: self._whole(note) for name, note in notes.items()}
             return {name: Note() for name in notes}
         sent = {self._addresses[name]: self._loaded(name, note) for name, note in notes.items()}
         answers = self._carrier.ask(verb, sent, within)
@@ -65,12 +65,14 @@ class Courier:
                 self._bags.pop(name, None)
         return named
 
-    def _whole(self, name: str, bag: Note) -> Note:
-        """With the site's own model: its loop is not ours, and need not have kept it."""
-        if f"values/{name}" in bag.arrays:
-            return bag
-        own = arrays_of(model_of(self._trained[name].arrays))
-        return Note({**bag.arrays, **{f"{k}/{name}": a for k, a in own.items()}}, bag.facts)
+    def _whole(self, asked: Note) -> Note:
+        """All models of the round, also the site's own: its loop need not have kept it."""
+        bag = {
+            f"{kind}/{site}": array
+            for site in asked.facts["sites"]
+            for kind, array in self._trained[site].arrays.items()
+        }
+        return Note(bag, asked.facts)
 
     def _loaded(self, name: str, note: Note) -> Note:
         if "s" not in note.facts:

@@ -13,13 +13,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from autofedavg import __version__
-from autofedavg.client import CaseScore, Client, LocalData, MemoryShelf
+from autofedavg.client import CaseScore, Client, LocalData
 from autofedavg.engines.dropin.courier import MODELS
 from autofedavg.engines.dropin.described import described
 from autofedavg.errors import AutoFedAvgError, ConfigError, TrainingError, error_facts
 from autofedavg.loaders import LoaderData, LoaderSite
-from autofedavg.notes import Note
+from autofedavg.notes import Note, model_of
 from autofedavg.seeds import Purpose, Seeds, every_seed
+from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Batch, Loss, Training, Workbench
 
 log = logging.getLogger(__name__)
@@ -95,13 +96,15 @@ class Responder:
         client = self._client(note)
         bag = note.facts.get(MODELS)
         if bag is not None:
-            models = {key: a for key, a in note.arrays.items() if key != "beta"}
-            if misfits := self._misfits(bag["sites"], models):
-                raise ConfigError(
-                    f"was sent models that are not of its network: those of {misfits}",
-                    where=f"client {self.site}, update_beta",
-                    remedy="give every site the same network",
-                )
+            here = self._workbench.device
+            models = {key: a.to(here) for key, a in note.arrays.items() if key != "beta"}
+            for site in bag["sites"]:
+                if not self._workbench.layout.holds(model_of(models, site)):
+                    raise ConfigError(
+                        f"was sent a model of {site} that is not of its network",
+                        where=f"client {self.site}, update_beta",
+                        remedy="give every site the same network",
+                    )
             client.share_models(Note(models, bag))
         answer = client.update_beta(note)
         if not note.facts["keep"]:
@@ -115,18 +118,6 @@ class Responder:
         """Of this run: its seed comes with every request."""
         seeds = Seeds(int(note.facts["seed"]))
         return Client(self.site, self._data, self._workbench, seeds, self._shelf)
-
-    def _misfits(self, sites: list[str], models: Mapping[str, torch.Tensor]) -> str:
-        layout = self._workbench.layout
-        return ", ".join(
-            site
-            for site in sites
-            if f"values/{site}" in models
-            and (
-                models[f"values/{site}"].shape != (layout.size,)
-                or models[f"values/{site}"].dtype != layout.dtype
-            )
-        )
 
 
 class _Asked:

@@ -7,6 +7,7 @@ return learn_weights(message, context, network=Net(), loss=loss, batches=validat
 
 from __future__ import annotations
 
+import torch
 from flwr.app import Context, Message, RecordDict
 from torch import nn
 
@@ -52,7 +53,8 @@ def learn_weights(
     Returns:
         The reply.
     """
-    shelf = ContextShelf(context.state)
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    shelf = ContextShelf(context.state, device)
     try:
         note, about = opened(lambda: from_records(message.content))
         name = site or f"node-{context.node_id}"
@@ -67,9 +69,9 @@ def learn_weights(
 class ContextShelf(BankShelf):
     """Models in the state that Flower keeps between a node's messages."""
 
-    def __init__(self, state: RecordDict) -> None:
+    def __init__(self, state: RecordDict, device: torch.device) -> None:
         super().__init__()
-        self._state = state
+        self._state, self._device = state, device
 
     def bank(self, digest: str) -> Bank | None:
         return super().bank(digest) or self._read(digest)
@@ -98,4 +100,5 @@ class ContextShelf(BankShelf):
             return None
         if note.facts.get("digest") != digest:
             return None
-        return Bank.gather({site: model_of(note.arrays, site) for site in note.facts["sites"]})
+        arrays = {key: array.to(self._device) for key, array in note.arrays.items()}
+        return Bank.gather({site: model_of(arrays, site) for site in note.facts["sites"]})
