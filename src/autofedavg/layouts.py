@@ -101,7 +101,7 @@ class Layout:
                 where=type(network).__name__,
                 remedy="cast it to one floating type; use training.precision for bfloat16",
             )
-        entries = _lay_out([(name, tensor.shape) for name, tensor in [*trainable, *rest]])
+        entries = lay_out([(name, tensor.shape) for name, tensor in [*trainable, *rest]])
         return cls(
             entries,
             _aliases(network),
@@ -124,7 +124,7 @@ class Layout:
         ]
         trained = [named for layer in layers[form.frozen :] for named in layer]
         frozen = [named for layer in layers[: form.frozen] for named in layer]
-        entries = _lay_out([*trained, *frozen])
+        entries = lay_out([*trained, *frozen])
         size = sum(shape.numel() for _, shape in trained)
         return replace(self, entries=entries, trainable=size, size=entries[-1].stop)
 
@@ -194,7 +194,7 @@ class Layout:
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _lay_out(named: Sequence[tuple[str, torch.Size]]) -> tuple[_Entry, ...]:
+def lay_out(named: Sequence[tuple[str, torch.Size]]) -> tuple[_Entry, ...]:
     """Tensors one behind another."""
     entries, start = [], 0
     for name, shape in named:

@@ -1,0 +1,98 @@
+"""A network told in plain values, for a server that has only the names of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofedavg.averaging import Layout, Model
+from autofedavg.errors import ConfigError
+from autofedavg.layouts import lay_out
+
+_FLOATS = {
+    str(kind).removeprefix("torch."): kind
+    for kind in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+}
+
+
+def described(layout: Layout) -> dict[str, Any]:
+    """A layout as plain values."""
+    return {
+        "tensors": [[entry.name, list(entry.shape)] for entry in layout.entries],
+        "aliases": [list(pair) for pair in layout.aliases],
+        "counters": [[name, list(shape)] for name, shape in layout.counters],
+        "trainable": layout.trainable,
+        "dtype": str(layout.dtype).removeprefix("torch."),
+    }
+
+
+def told(values: Any) -> Layout:
+    """The layout in plain values from outside.
+
+    Raises:
+        ConfigError: there is none in them.
+    """
+    try:
+        entries = lay_out([(name, torch.Size(shape)) for name, shape in values["tensors"]])
+        layout = Layout(
+            entries,
+            tuple((alias, name) for alias, name in values["aliases"]),
+            tuple((name, torch.Size(shape)) for name, shape in values["counters"]),
+            values["trainable"],
+            entries[-1].stop,
+            _FLOATS[values["dtype"]],
+        )
+        legal = 0 < layout.trainable <= layout.size and described(layout) == values
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError) as error:
+        raise ConfigError("what it tells of its network cannot be read") from error
+    if not legal:
+        raise ConfigError("what it tells of its network cannot be read")
+    return layout
+
+
+def difference(one: Layout, other: Layout) -> str:
+    """The first thing in which a network is not like another."""
+    mine, theirs = _shapes(one), _shapes(other)
+    for name in [*mine, *theirs]:
+        if mine.get(name) != theirs.get(name):
+            return f"{name} is {_said(mine.get(name))} here and {_said(theirs.get(name))} there"
+    return "other tensors are trained, shared or of another type, or they come in another order"
+
+
+def fitted(layout: Layout, state: Mapping[str, Tensor]) -> Model:
+    """The model in named tensors from outside.
+
+    Raises:
+        ConfigError: a tensor is missing, unknown, or of another shape or type.
+    """
+    shapes = _shapes(layout)
+    aliases = {alias for alias, _ in layout.aliases}
+    _refuse((name for name in shapes if name not in state), "has no tensor {}")
+    unknown = (name for name in state if name not in shapes and name not in aliases)
+    _refuse(unknown, "has a tensor {} that the network has not")
+    for name, shape in shapes.items():
+        if tuple(state[name].shape) != shape:
+            raise ConfigError(
+                f"its model has {name} as {_said(tuple(state[name].shape))}, the network as "
+                f"{_said(shape)}"
+            )
+    other = (name for name in layout.names if state[name].dtype != layout.dtype)
+    _refuse(other, f"has {{}} in another type than {layout.dtype}")
+    return layout.model(state)
+
+
+def _shapes(layout: Layout) -> dict[str, tuple[int, ...]]:
+    shapes = {entry.name: tuple(entry.shape) for entry in layout.entries}
+    return shapes | {name: tuple(shape) for name, shape in layout.counters}
+
+
+def _said(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else "x".join(map(str, shape)) or "one number"
+
+
+def _refuse(names: Iterable[str], wrong: str) -> None:
+    for name in names:
+        raise ConfigError(f"its model {wrong.format(name)}")

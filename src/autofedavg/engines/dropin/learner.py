@@ -1,0 +1,244 @@
+"""The server's side: one round of Algorithm 1 over models that another engine has trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from autofedavg import __version__
+from autofedavg.algorithm import Round, among, auto_fedavg
+from autofedavg.answers import BadAnswer
+from autofedavg.averaging import Bank, Layout
+from autofedavg.calls import Ask, Calls
+from autofedavg.engines.dropin.courier import Carrier, Courier
+from autofedavg.engines.dropin.described import difference, fitted, told
+from autofedavg.errors import ConfigError, FederationError, did_you_mean, error_facts
+from autofedavg.exchange import Exchange
+from autofedavg.federation import Federation
+from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.notes import Note, arrays_of
+from autofedavg.seeds import Seeds
+
+log = logging.getLogger(__name__)
+
+METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites choose their batches
+EXCHANGE = frozenset({"deadline", "retries", "bad_answers"})
+SETTINGS = METHOD | EXCHANGE | {"quorum", "seed"}
+TRAINED_BY_ENGINE = {"local_train": 1}  # who must train is the engine's own rule
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A round's outcome.
+
+    Attributes:
+        state: the global model, as named tensors.
+        alpha: every site's weight, or its weights of all layers.
+        layers: the names of the layers; empty with one weight per site.
+        learned: whether beta was stepped on in this round.
+        events: who was lost, dropped, asked or sent again.
+    """
+
+    state: dict[str, Tensor]
+    alpha: dict[str, list[float]]
+    layers: tuple[str, ...]
+    learned: bool
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def metrics(self) -> dict[str, float]:
+        """The weights under one name each: `alpha/<site>`, or `alpha/<site>/<layer>`."""
+        if not self.layers:
+            return {f"alpha/{site}": weights[0] for site, weights in self.alpha.items()}
+        return {
+            f"alpha/{site}/{layer}": weight
+            for site, weights in self.alpha.items()
+            for layer, weight in zip(self.layers, weights, strict=True)
+        }
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        if not self.layers:
+            return ", ".join(f"{site} {weights[0]:.4f}" for site, weights in self.alpha.items())
+        return ", ".join(
+            f"{site} {min(weights):.4f} to {max(weights):.4f}"
+            for site, weights in self.alpha.items()
+        )
+
+
+class WeightLearner:
+    """Learns the weights of whichever sites have trained; keeps beta between the rounds.
+
+    A site that sits out a round keeps its beta; one that is new begins at beta0.
+
+    Args:
+        where: the class whose arguments these are, for errors.
+        **settings: those of the method `auto-fedavg` but `learn_on` (a site's own function gives
+            the batches), and `deadline`, `retries`, `bad_answers`, `quorum` and `seed` as in a
+            study.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong.
+    """
+
+    def __init__(self, where: str, **settings: Any) -> None:
+        for name in settings:
+            if name not in SETTINGS:
+                raise ConfigError(
+                    f"{name} is not a setting of learned weights",
+                    where=where,
+                    remedy=did_you_mean(name, SETTINGS),
+                )
+        try:
+            self.method = AutoFedAvg(**{k: v for k, v in settings.items() if k in METHOD})
+            given = {k: v for k, v in settings.items() if k in EXCHANGE}
+            self.exchange = Exchange(quorums=TRAINED_BY_ENGINE, **given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ConfigError(
+                f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "),
+                where=where,
+                remedy="see docs/reference/settings.md, method auto-fedavg",
+            ) from error
+        self.quorum, self.seed = int(settings.get("quorum", 0)), int(settings.get("seed", 0))
+        self._names: dict[str, str] = {}  # by address
+        self._layout: tuple[str, Layout] | None = None  # and who told it first
+        self._beta: dict[str, Tensor] = {}
+
+    def round(
+        self,
+        t: int,
+        w: Mapping[str, Tensor],
+        trained: Mapping[str, Mapping[str, Tensor]],
+        carrier: Carrier,
+    ) -> Learned:
+        """Learns, where it is time, and averages.
+
+        Args:
+            t: the round, from 1.
+            w: the model that training began from.
+            trained: the trained models, by address.
+            carrier: the engine's way to those addresses.
+
+        Raises:
+            FederationError: a site did not answer, or answered something that cannot be used.
+            ConfigError: the global model does not fit the sites' network.
+        """
+        addresses = self._joined(t, sorted(trained), carrier)
+        if self._layout is None or not addresses:
+            raise FederationError(
+                "no site has trained",
+                client="all",
+                call="training",
+                round=t,
+                remedy="look at the sites' own logs",
+            )
+        layout = self._layout[1]
+        try:
+            start = fitted(layout, w)
+        except ConfigError as error:
+            raise ConfigError(
+                error.what.replace("its model", "the global model"),
+                where="the server",
+                remedy="start from the state_dict() of the network that the sites give",
+            ) from error
+        notes = {name: _note(name, t, trained[a], layout) for name, a in addresses.items()}
+        plan = self.method.plan(layout, t)
+        if len(addresses) == 1:  # nothing to weigh it against
+            plan = replace(plan, t0=t + 1)
+        extra = {"seed": self.seed}
+        courier = Courier(carrier, addresses, notes, extra, plan.S)
+        federation = Federation(
+            courier, quorum=self.quorum, exchange=self.exchange, seeds=Seeds(self.seed)
+        )
+        first = plan.gamma.initial(1, plan.layers.P if plan.layers else None)[0]
+        beta = torch.stack([self._beta.get(name, first) for name in federation.names])
+        done = next(auto_fedavg(federation, plan, Round(t - 1, start, beta)))
+        return self._told(done, federation, layout, plan.layers.names if plan.layers else ())
+
+    def _told(
+        self, done: Round, federation: Federation, layout: Layout, layers: tuple[str, ...]
+    ) -> Learned:
+        """Keeps beta and says what came out."""
+        if done.beta is None or done.alpha is None or done.w_k is None or isinstance(done.w, Bank):
+            raise TypeError("this is no round of Auto-FedAvg")
+        self._beta |= dict(zip(federation.names, done.beta, strict=True))
+        alpha = among(done.alpha, federation, done.w_k).reshape(len(done.w_k.sites), -1)
+        weights = dict(zip(done.w_k.sites, alpha.tolist(), strict=True))
+        outcome = Learned(
+            layout.state_dict(done.w), weights, layers, done.learned, federation.take_events()
+        )
+        log.info("round %d: alpha %s", done.t, outcome)
+        return outcome
+
+    def _joined(self, t: int, addresses: list[str], carrier: Carrier) -> dict[str, str]:
+        """The addresses by site name; those who are new are asked for it and for their network."""
+        new = [address for address in addresses if address not in self._names]
+        if new:
+            direct = Courier(carrier, {address: address for address in new})
+            calls = Calls(direct, len(new), self.quorum, self.exchange)
+            hello = Note({}, {"version": __version__})
+            said = calls.ask(Ask("hello", dict.fromkeys(new, hello), self._read_hello, t))
+            for address, (name, layout) in said.items():
+                self._check_network(address, layout)
+                self._names[address] = name
+        found: dict[str, str] = {}
+        for address in addresses:
+            if address not in self._names:
+                continue  # the quorum goes on without it
+            name = self._names[address]
+            if name in found:
+                raise FederationError(
+                    f"{found[name]} and {address} are both called {name}",
+                    client=name,
+                    call="hello",
+                    round=t,
+                    remedy="give every site a name of its own",
+                )
+            found[name] = address
+        return dict(sorted(found.items()))
+
+    def _read_hello(self, address: str, answer: Note) -> tuple[str, Layout]:
+        said = answer.facts
+        if said.get("version") != __version__:
+            raise BadAnswer(
+                f"it has autofedavg {said.get('version')}, and the server has {__version__}",
+                "install the same version everywhere",
+            )
+        name = said.get("site")
+        if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
+            raise BadAnswer("it tells no name", "give it one with site=")
+        try:
+            return name, told(said.get("layout"))
+        except ConfigError as error:
+            raise BadAnswer(error.what) from error
+
+    def _check_network(self, address: str, layout: Layout) -> None:
+        if self._layout is None:
+            self._layout = (address, layout)
+        first, known = self._layout
+        if layout != known:
+            raise FederationError(
+                f"its network is not that of {first}: {difference(layout, known)}",
+                client=address,
+                call="hello",
+                remedy="give every site the same network",
+            )
+
+
+def _note(name: str, t: int, state: Mapping[str, Tensor], layout: Layout) -> Note:
+    """What a site trained, as an answer of the port; its loss is the engine's own affair."""
+    try:
+        return Note(arrays_of(fitted(layout, state)), {"loss": 0.0})
+    except ConfigError as error:
+        misfit = ConfigError(
+            error.what,
+            where=f"client {name}, training, round {t}",
+            remedy="send the whole state_dict() of the network, and nothing else",
+        )
+        return Note({}, error_facts(misfit))

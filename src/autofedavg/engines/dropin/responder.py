@@ -1,0 +1,158 @@
+"""A site's side: answers from the site's own network, loss and batches."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from autofedavg import __version__
+from autofedavg.client import CaseScore, Client, LocalData
+from autofedavg.engines.dropin.courier import MODELS
+from autofedavg.engines.dropin.described import described
+from autofedavg.errors import AutoFedAvgError, ConfigError, TrainingError, error_facts
+from autofedavg.loaders import LoaderData, LoaderSite
+from autofedavg.notes import Note, model_of
+from autofedavg.seeds import Purpose, Seeds, every_seed
+from autofedavg.shelves import MemoryShelf
+from autofedavg.workbench import Batch, Loss, Training, Workbench
+
+log = logging.getLogger(__name__)
+
+Batches = DataLoader[Any] | Callable[[int, int], Batch]
+
+
+class BankShelf(MemoryShelf):
+    """What a site remembers while the weights are learned."""
+
+    def forget(self) -> None:
+        """The models of the other sites are not needed any more."""
+        self._bank = None
+
+
+class Responder:
+    """Answers for one site.
+
+    Args:
+        site: its name.
+        network: of the site; a copy is worked on, and its weights do not matter.
+        loss: (network, batch) -> scalar.
+        batches: a data loader over the cases that the weights are learned on, or a function
+            (round, step) -> batch that gives the same batch whenever it is asked for it.
+        shelf: what is remembered between requests; this process's memory by default.
+
+    Raises:
+        ConfigError: the network cannot be used: it mixes types, or nothing in it is trained.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        network: nn.Module,
+        loss: Loss,
+        batches: Batches,
+        shelf: BankShelf | None = None,
+    ) -> None:
+        self.site = site
+        device = next((p.device for p in network.parameters()), torch.device("cpu"))
+        copied = copy.deepcopy(network)
+        copied.zero_grad(set_to_none=True)
+        self._workbench = Workbench(copied, loss, Training(), device)
+        self._data = _data(site, batches)
+        self._shelf = BankShelf() if shelf is None else shelf
+        self._turn = threading.Lock()
+
+    def answer(self, verb: str, note: Note) -> Note:
+        """Answers a request; what goes wrong here is an answer too, without names of files."""
+        verbs = {"hello": self._hello, "update_beta": self._update_beta}
+        verbs["differentiate"] = self._differentiate
+        with self._turn:
+            try:
+                if verb not in verbs:
+                    raise ConfigError(f"unknown request {verb!r}", where=f"client {self.site}")
+                return verbs[verb](note)
+            except (ConfigError, TrainingError) as error:
+                log.exception("%s: %s", self.site, verb)
+                return Note({}, error_facts(error))
+            except AutoFedAvgError as error:
+                log.exception("%s: %s", self.site, verb)
+                return Note({}, {"error": f"{type(error).__name__} in {verb}"})
+            except Exception as error:
+                log.exception("%s: %s", self.site, verb)
+                what = f"{type(error).__name__} in its network, loss or batches"
+                return Note({}, {"error": f"{what}, and this site's own log says more"})
+
+    def _hello(self, note: Note) -> Note:
+        layout = described(self._workbench.layout)
+        return Note({}, {"site": self.site, "version": __version__, "layout": layout})
+
+    def _update_beta(self, note: Note) -> Note:
+        client = self._client(note)
+        bag = note.facts.get(MODELS)
+        if bag is not None:
+            here = self._workbench.device
+            models = {key: a.to(here) for key, a in note.arrays.items() if key != "beta"}
+            for site in bag["sites"]:
+                if not self._workbench.layout.holds(model_of(models, site)):
+                    raise ConfigError(
+                        f"was sent a model of {site} that is not of its network",
+                        where=f"client {self.site}, update_beta",
+                        remedy="give every site the same network",
+                    )
+            client.share_models(Note(models, bag))
+        answer = client.update_beta(note)
+        if not note.facts["keep"]:
+            self._shelf.forget()
+        return answer
+
+    def _differentiate(self, note: Note) -> Note:
+        return self._client(note).differentiate(note)
+
+    def _client(self, note: Note) -> Client:
+        """Of this run: its seed comes with every request."""
+        seeds = Seeds(int(note.facts["seed"]))
+        return Client(self.site, self._data, self._workbench, seeds, self._shelf)
+
+
+class _Asked:
+    """Data that is asked for batch by batch; training and scoring are the engine's own."""
+
+    def __init__(self, site: str, batch: Callable[[int, int], Batch]) -> None:
+        self._site, self._batch = site, batch
+
+    def settle(self, device: torch.device) -> None:
+        """The loss moves what it is given."""
+
+    def cases(self) -> Mapping[str, int]:
+        return {}
+
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Batch:
+        with every_seed(seeds.number(self._site, Purpose.AGGREGATE_BATCHES, t, s)):
+            return self._batch(t, s)
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
+        self._refuse("trained")
+
+    def score(self, network: nn.Module, split: str) -> list[CaseScore]:
+        self._refuse("scored")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigError(f"this site's models are {what} by its own loop", where=self._site)
+
+
+def _data(site: str, batches: Batches) -> LocalData:
+    if isinstance(batches, DataLoader):
+        return LoaderData(site, LoaderSite(batches, batches), lambda network, batch: batch)
+    if not callable(batches):
+        raise ConfigError(
+            f"batches is {type(batches).__name__}",
+            where=f"site {site}",
+            remedy="give a DataLoader, or a function (round, step) -> batch",
+        )
+    return _Asked(site, batches)

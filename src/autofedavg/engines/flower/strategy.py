@@ -1,0 +1,167 @@
+"""Flower's FedAvg with learned weights, for Flower apps of other people's making.
+
+    strategy = LearnedFedAvg(fraction_train=1.0, S=20)  # was: FedAvg(fraction_train=1.0)
+
+The ClientApp answers with `autofedavg.engines.flower.dropin.learn_weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from logging import INFO, WARNING
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
+from flwr.supercore import log
+from torch import Tensor
+
+from autofedavg.engines.dropin.learner import SETTINGS, Learned, WeightLearner
+from autofedavg.engines.flower.codec import opened, pack
+from autofedavg.engines.flower.dropin import ACTION, LINES
+from autofedavg.engines.flower.records import from_records, to_records
+from autofedavg.errors import ConfigError, error_facts, printable
+from autofedavg.notes import Lost, Note
+from autofedavg.wire import WireError
+
+DEADLINE = 3600.0  # seconds: what Flower's own strategies wait for training
+LONGEST = 300  # characters of an error from outside
+
+
+class LearnedFedAvg(FedAvg):
+    """FedAvg whose weights are learned from the sites' own data (the paper's Algorithm 1).
+
+    Every argument of `FedAvg` means what it meant; `weighted_by_key` still weighs the metrics. The
+    weights are logged and are in the metrics of every round as `alpha/<site>`, or as
+    `alpha/<site>/<layer>` with `weights="layer"`.
+
+    Args:
+        *args: FedAvg's.
+        **settings: FedAvg's, and those of the method `auto-fedavg`: `constraint`, `weights`, `t0`,
+            `S`, `beta_rate` and so on; further `deadline` (seconds a call may take, 3600),
+            `retries`, `bad_answers`, `quorum` (sites that must answer, 0 for all that have
+            trained) and `seed`.
+
+    Note:
+        Flower starts a process for every message, so by default a site takes all S steps in one
+        message, on its own, before the server averages: `steps_per_message = S`, a variant of
+        Algorithm 1 (decision 33). `steps_per_message=1` is the paper's; the models then wait in the
+        context of the ClientApp between the messages.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        ours = {name: settings.pop(name) for name in [*settings] if name in SETTINGS}
+        ours.setdefault("deadline", DEADLINE)
+        learner = WeightLearner("LearnedFedAvg", **ours)
+        if learner.method.learning == "clients" and "steps_per_message" not in ours:
+            learner = WeightLearner("LearnedFedAvg", **ours, steps_per_message=learner.method.S)
+        self.learner = learner
+        self._grid: Grid | None = None
+        self._w: dict[str, Tensor] = {}
+        super().__init__(*args, **settings)
+
+    def summary(self) -> None:
+        super().summary()
+        method = self.learner.method
+        log(INFO, "\t└──> Learned weights:")
+        log(INFO, "\t\t├── %s, one per client and %s", method.constraint, method.weights)
+        log(INFO, "\t\t├── Rounds between two calls: t0 = %d", method.t0)
+        log(
+            INFO,
+            "\t\t└── Steps on beta: S = %d, %d in a message",
+            method.S,
+            method.steps_per_message,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._grid, self._w = grid, _state(arrays)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
+        if not valid or self._grid is None:
+            return None, None
+        trained = {str(reply.metadata.src_node_id): _trained(reply) for reply in valid}
+        learned = self.learner.round(server_round, self._w, trained, GridCarrier(self._grid))
+        _log(server_round, learned)
+        contents = [reply.content for reply in valid]
+        validate_message_reply_consistency(contents, self.weighted_by_key, check_arrayrecord=True)
+        metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        for name, value in learned.metrics().items():
+            metrics[name] = value
+        # In the order that the clients know.
+        order = {name: learned.state[name] for name in self._w if name in learned.state}
+        return ArrayRecord({k: Array(a.cpu().numpy()) for k, a in order.items()}), metrics
+
+
+class GridCarrier:
+    """Notes as queries to nodes; an address is a node's number."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def ask(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> dict[str, Note | Lost]:
+        messages = [
+            Message(
+                to_records(pack(note, {"verb": verb})),
+                dst_node_id=int(address),
+                message_type=f"query.{ACTION}",
+                group_id=verb,
+            )
+            for address, note in notes.items()
+        ]
+        replies = self._grid.send_and_receive(messages, timeout=within)
+        found = {str(reply.metadata.src_node_id): _answer(reply) for reply in replies}
+        late = Lost("no answer" if within is None else f"no answer within {within:g} s")
+        return {address: found.get(address, late) for address in notes}
+
+
+def _answer(reply: Message) -> Note | Lost:
+    if not reply.has_error():
+        try:
+            return opened(lambda: from_records(reply.content))[0]
+        except WireError as error:
+            return Lost(f"its answer cannot be used: {printable(str(error))[:LONGEST]}")
+    reason = printable(str(reply.error.reason or "no reason given"))[:LONGEST]
+    if f"registered with name '{ACTION}'" in reason:
+        unable = ConfigError(
+            f"its ClientApp has no query function {ACTION!r}",
+            where=f"node {reply.metadata.src_node_id}",
+            remedy=f"add these lines to it:\n{LINES}",
+        )
+        return Note({}, error_facts(unable))
+    return Lost(f"{reason} (Flower's error {reply.error.code})")
+
+
+def _trained(reply: Message) -> dict[str, Tensor]:
+    """The model in a reply; one without a single model is refused under its name, as no model."""
+    records = list(reply.content.array_records.values())
+    return _state(records[0]) if len(records) == 1 else {}
+
+
+def _state(record: ArrayRecord) -> dict[str, Tensor]:
+    """What of a record are numbers; what cannot be read is missed later, under its name."""
+    found = {}
+    for name, array in record.items():
+        try:
+            found[name] = torch.from_numpy(array.numpy().copy())
+        except (TypeError, ValueError, EOFError):
+            log(WARNING, "the array %s cannot be read", printable(name))
+    return found
+
+
+def _log(t: int, learned: Learned) -> None:
+    how = "learned" if learned.learned else "kept"
+    log(INFO, "aggregate_train: alpha of round %d, %s: %s", t, how, learned)
