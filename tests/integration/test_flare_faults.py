@@ -194,7 +194,7 @@ def test_strangers_are_refused(probed, tmp_path):
 
 
 def test_only_this_machine_can_reach_it(probed):
-    family = psutil.Process(probed.flare._keeper.pid).children(recursive=True)
+    family = psutil.Process(probed.flare._guard._process.pid).children(recursive=True)
     doors = [
         door.laddr.ip
         for process in family
@@ -209,7 +209,7 @@ def test_nothing_is_left_when_we_are_killed(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from autofedavg.engines.flare import Loopback;"
         "home = Path(sys.argv[1]); flare = Loopback(('A', 'B'), {}, home / 'runs', home / 's');"
-        "print(flare._keeper.pid, flare.port, flush=True); time.sleep(60)"
+        "print(flare._guard._process.pid, flare.port, flush=True); time.sleep(60)"
     )
     us = subprocess.Popen(
         [sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from autofedavg.engines.flower.loopback import free_port
+from autofedavg.engines.remote.guard import free_port
 from autofedavg.experiment.ledger import Ledger
 from hospitals import CANARY, SITES, build_hospitals
 from pages import Page
