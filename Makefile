@@ -35,9 +35,9 @@ test: check  ## everything that must hold before a commit lands
 check: lint types contracts tests
 
 lint: $(READY)
-	$(BIN)/ruff check src tests bench docs conftest.py
-	$(BIN)/ruff format --check src tests bench docs conftest.py
-	$(BIN)/codespell src tests bench docs configs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
+	$(BIN)/ruff check src tests bench docs examples conftest.py
+	$(BIN)/ruff format --check src tests bench docs examples conftest.py
+	$(BIN)/codespell src tests bench docs examples configs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 	$(BIN)/deptry src
 
 types: $(READY)

@@ -14,7 +14,7 @@ from autofedavg.workbench import Training
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
-PAGES += sorted((ROOT / "docs").rglob("*.md"))
+PAGES += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "examples").rglob("*.md"))
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
 
 
@@ -23,6 +23,27 @@ def test_links_lead_to_files(page) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("example", ["flower-app", "flare-job"])
+def test_an_example_is_a_plain_one_and_the_lines_that_its_page_shows(example) -> None:
+    """Without the added lines, and with the removed ones, nothing of ours is left."""
+    folder = ROOT / "examples" / example
+    text = (folder / "README.md").read_text()
+    changes = re.findall(r"^```diff\n--- (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(changes) == 2
+    for name, diff in changes:
+        learned = (folder / name).read_text()
+        for hunk in diff.split("@@\n"):
+            lines = [line for line in hunk.splitlines() if line.strip()]
+            new = "\n".join(line[1:] for line in lines if line[0] in " +")
+            old = "\n".join(line[1:] for line in lines if line[0] in " -")
+            compact = re.sub(r"\n\s*\n+", "\n", learned)
+            assert compact.count(new) == 1, (name, new)
+            learned = compact.replace(new, old)
+        assert "autofedavg" not in learned
+        assert "Learned" not in learned
+        compile(learned, name, "exec")
 
 
 def test_the_paper_map_names_tests_that_exist() -> None:
