@@ -209,7 +209,8 @@ def test_nothing_is_left_when_we_are_killed(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from autofedavg.engines.flare import Loopback;"
         "home = Path(sys.argv[1]); flare = Loopback(('A', 'B'), {}, home / 'runs', home / 's');"
-        "print(flare._guard._process.pid, flare.port, flush=True); time.sleep(60)"
+        "flare._gather(lambda: None); print(flare._guard._process.pid, flare.port, flush=True);"
+        "time.sleep(60)"
     )
     us = subprocess.Popen(
         [sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True

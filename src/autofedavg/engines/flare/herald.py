@@ -9,18 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import queue
 import sys
-from typing import Any
+import threading
+from typing import Any, TextIO
 
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 
 def main() -> None:
-    """Answers until nobody asks any more."""
+    """Answers until nobody asks any more, and then ends whatever FLARE is doing."""
     said, sys.stdout = sys.stdout, sys.stderr  # FLARE prints
-    user, kit = sys.argv[1:3]
-    session: Session | None = None
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_speak, args=(asked, said, *sys.argv[1:3]), daemon=True).start()
     for line in sys.stdin:
+        asked.put(line)
+    os._exit(0)  # a session's threads would keep the process
+
+
+def _speak(asked: queue.SimpleQueue[str], said: TextIO, user: str, kit: str) -> None:
+    session: Session | None = None
+    while True:
+        line = asked.get()
         answer: dict[str, Any]
         try:
             session = session or new_secure_session(user, kit, timeout=5.0)
