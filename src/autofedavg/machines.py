@@ -86,6 +86,12 @@ def clients(
 ) -> Iterator[Federation]:
     """The federation of a problem's clients, on the engine asked for."""
     machine = machine.resolved()
+    if machine.remote:
+        raise ConfigError(
+            f"data loaders of this process cannot be sent to {machine.engine}'s sites",
+            where="machine.engine",
+            remedy="run a study there, or see docs/how-to/add-learned-weights.md",
+        )
     engine = ENGINES[str(machine.engine)]
     with engine(
         problem,

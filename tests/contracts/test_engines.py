@@ -5,7 +5,7 @@ import torch
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Model
-from autofedavg.engines import ENGINES
+from autofedavg.engines import ENGINES, REMOTE
 from autofedavg.errors import AutoFedAvgError
 from autofedavg.federation import Federation
 from autofedavg.methods import METHODS
@@ -29,6 +29,7 @@ def history(fleet, method, problem) -> list[tuple]:
 
 
 NETWORKS = {"fedma": mlp}
+HERE = [name for name in ENGINES if name not in REMOTE]  # the others: integration/test_engines.py
 
 
 def fleet_problem(method=""):
@@ -40,7 +41,7 @@ CHOSEN += [("auto-fedavg", {"steps_per_message": 6}), ("auto-fedavg", {"learning
 
 
 @pytest.mark.parametrize(("method", "settings"), CHOSEN, ids=str)
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("engine", HERE)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_same_bits_as_without_an_engine(engine, method, settings, workers) -> None:
     chosen, problem = METHODS[method](**settings), fleet_problem(method)
@@ -50,7 +51,7 @@ def test_same_bits_as_without_an_engine(engine, method, settings, workers) -> No
 
 
 @pytest.mark.parametrize("learning", ["clients", "server"])
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("engine", HERE)
 def test_traffic_is_the_same_whatever_carries_it(engine, learning) -> None:
     chosen = METHODS["auto-fedavg"](learning=learning)
 
@@ -66,7 +67,7 @@ def test_traffic_is_the_same_whatever_carries_it(engine, learning) -> None:
         assert cost(fleet) == cost(DirectFleet(fleet_problem()))
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("engine", HERE)
 def test_a_client_s_error_arrives_with_its_name(engine) -> None:
     w, _ = fleet_problem().initial(Seeds(7))
     spoiled = Model(torch.full_like(w.values, float("nan")), w.counters)

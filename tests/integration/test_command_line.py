@@ -244,7 +244,7 @@ def test_list_names_what_is_registered(say) -> None:
         "pancreas",
         "synthetic",
     ]
-    assert say("list", "engines")[1].split() == ["simulator"]
+    assert say("list", "engines")[1].split() == ["simulator", "flare", "flower"]
 
 
 def test_help_and_import_stay_light() -> None:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR, export
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")
+POC_PORT = 8002
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +65,52 @@ def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_p
     made = list((tmp_path / "w").rglob("seed-0/status.json"))
     assert made, done.stdout[-4000:] + done.stderr[-4000:]
     assert_same_run(tiny_home / "n-dirichlet" / "seed-0", made[0].parent)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_fails_the_job_and_says_why(flare, study):
+    job = replace(job_of(study, "fedavg"), network="of another shape")
+    folder = export(job, flare.scratch / "failing")
+    assert flare.carry_out(folder, lambda: None) == "FINISHED:EXECUTION_EXCEPTION"
+    said = (flare.scratch / "server.log").read_text()
+    assert "job tiny/fedavg: the server's network has another shape than the job's; install" in said
+
+
+@pytest.mark.slow
+def test_an_exported_job_runs_in_flares_poc_mode(study, tiny_home, tmp_path):
+    with socket.socket() as door:
+        if not door.connect_ex(("127.0.0.1", POC_PORT)):
+            pytest.skip(f"port {POC_PORT}, which FLARE's POC mode wants, is taken")
+    job = export(job_of(study, "n-dirichlet"), tmp_path / "job")
+    here = {**os.environ, "HOME": str(tmp_path), "NVFLARE_POC_WORKSPACE": str(tmp_path / "poc")}
+    here["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{here['PATH']}"
+
+    def nvflare(*arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "nvflare.cli", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env=here,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    nvflare("poc", "prepare", "-c", *SITES, "--force")
+    (kits,) = (tmp_path / "poc").glob("*/prod_00")
+    admin = ("--startup-kit", kits / "admin@nvidia.com")
+    for kit in ("server", *SITES):
+        path = kits / kit / "local" / "resources.json"
+        resources = json.loads(path.with_suffix(".json.default").read_text())
+        resources["class_allow_list"] += [CONTROLLER, EXECUTOR]
+        path.write_text(json.dumps(resources))
+    try:
+        nvflare("poc", "start", "-ex", "admin@nvidia.com")
+        number = json.loads(nvflare("--format", "json", "job", "submit", "-j", job, *admin))[
+            "data"
+        ]["job_id"]
+        nvflare("job", "wait", number, *admin)
+    finally:
+        nvflare("poc", "stop")
+    made = kits / "server" / "autofedavg-runs" / "tiny" / "n-dirichlet" / "seed-0"
+    assert_same_run(tiny_home / "n-dirichlet" / "seed-0", made)

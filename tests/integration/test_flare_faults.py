@@ -27,6 +27,7 @@ from deployed import job_of
 
 SITES = ("I", "II", "III")
 ALL_WELL = dict.fromkeys(SITES, "ok")
+KINDS = ["WEIGHTS"]
 PREPARE = [["local_train", 8, 1], ["class_counts", 3, 1]]
 
 
@@ -147,6 +148,20 @@ def test_a_dead_server_is_started_again_and_takes_a_new_job(probed):
     assert status == "FINISHED:COMPLETED"
 
 
+@pytest.mark.slow
+def test_a_site_s_own_filters_see_its_models_and_may_keep_them(probed):
+    policy = probed.flare.kits.site("II") / "local" / "privacy.json"
+    keep = "nvflare.app_common.filters.dxo_blocker.DXOBlocker"
+    scope = {"name": "ours", "task_result_filters": [{"path": keep, "args": {"data_kinds": KINDS}}]}
+    policy.write_text(json.dumps({"scopes": [scope], "default_scope": "ours"}))
+    try:
+        _, (train, count) = probed.ask(PREPARE)
+    finally:
+        policy.unlink()
+    assert train["answers"] == {**ALL_WELL, "II": "lost: FLARE says TASK_RESULT_FILTER_ERROR"}
+    assert count["answers"] == ALL_WELL
+
+
 def hangs_up(port: int, kit: Path | None) -> bool:
     """Whether the server ends a connection that is made with this kit, or without any."""
     try:
@@ -179,7 +194,7 @@ def test_strangers_are_refused(probed, tmp_path):
 
 
 def test_only_this_machine_can_reach_it(probed):
-    family = psutil.Process(probed.flare._keeper.pid).children(recursive=True)
+    family = psutil.Process(probed.flare._guard._process.pid).children(recursive=True)
     doors = [
         door.laddr.ip
         for process in family
@@ -194,7 +209,7 @@ def test_nothing_is_left_when_we_are_killed(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from autofedavg.engines.flare import Loopback;"
         "home = Path(sys.argv[1]); flare = Loopback(('A', 'B'), {}, home / 'runs', home / 's');"
-        "print(flare._keeper.pid, flare.port, flush=True); time.sleep(60)"
+        "print(flare._guard._process.pid, flare.port, flush=True); time.sleep(60)"
     )
     us = subprocess.Popen(
         [sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True

@@ -1,7 +1,6 @@
 """docs/how-to/flare.md, done as written: three hospitals with their own data, over mutual TLS."""
 
 import re
-import socket
 import time
 from pathlib import Path
 
@@ -10,15 +9,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 
+from autofedavg.engines.remote.guard import free_port
 from autofedavg.experiment.ledger import Ledger
 from hospitals import CANARY, SITES, build_hospitals
 from pages import Page
-
-
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 def started_from(folder: Path) -> list[psutil.Process]:

@@ -14,10 +14,13 @@ from autofedavg import engines as rooms
 from autofedavg.engines.remote.hosting import host
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.ledger import Ledger, read_json
+from autofedavg.machines import clients
 from autofedavg.notes import Lost
 from autofedavg.observers import Observer
 from autofedavg.registry import Registry
+from autofedavg.seeds import Seeds
 from deployed import DeskFleet, assert_same_run
+from toy import TRAINING, toy_problem
 
 
 class GivenUp(BaseException):
@@ -182,3 +185,12 @@ def test_a_renamed_run_folder_is_not_gone_on_with_elsewhere(engine, tiny, tmp_pa
 
 def test_every_engine_has_an_export():
     assert set(rooms.REMOTE) == set(rooms.EXPORTS) == set(rooms.ENGINES) - {"simulator"}
+
+
+def test_loaders_of_this_process_are_not_sent_to_sites():
+    problem = toy_problem(3)
+    with (
+        pytest.raises(ConfigError, match="cannot be sent to flare's sites"),
+        clients(problem, TRAINING, Seeds(0), Machine("flare")),
+    ):
+        pass

@@ -13,7 +13,7 @@ APP = "app"
 JOB_FILE = "autofedavg_job.json"  # a file: FLARE expands braces in its own configuration
 CONTROLLER = "autofedavg.engines.flare.controller.AutoFedAvgController"
 EXECUTOR = "autofedavg.engines.flare.executor.AutoFedAvgExecutor"
-TASKS = ("differentiate", "evaluate", "local_train", "share_models")
+TASKS = ("differentiate", "evaluate", "local_train", "share_models", "validate_local")
 FETCH_EVERY = 0.1  # seconds between a site's looks for a task
 
 # Limits of FLARE's that a job may set, all told, none left to a default of minutes.

@@ -19,13 +19,14 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.engines.flare.export import TASKS
 from autofedavg.errors import RunError
 from autofedavg.notes import Lost, Note
 from autofedavg.wire import WireError
 
 TOPIC = "autofedavg"
 VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
-BY_TASK = frozenset({"local_train", "share_models", "evaluate", "differentiate"})
+BY_TASK = frozenset(TASKS)  # what may carry a model: the others are small
 GLANCE = 0.25  # seconds between looks at whether the job was stopped or a site lost
 ENDLESS = 30 * 24 * 3600.0  # seconds: what a message without a limit is given
 LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer is still there

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -15,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autofedavg.engines.flare import keeper
 from autofedavg.engines.flare.export import export
 from autofedavg.engines.flare.kits import ADMIN, Kits, furnish, provision
+from autofedavg.engines.remote.guard import Guard, free_port
 from autofedavg.engines.remote.job import Job
 from autofedavg.errors import RunError, missing_extra
 
@@ -45,12 +44,12 @@ class Loopback:
             raise missing_extra("flare", "nvflare")
         self.sites, self.runs, self.scratch = tuple(sites), runs.absolute(), scratch.absolute()
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self.port = _free_port()
+        self.port = free_port()
         self.kits: Kits = provision(self.sites, self.port, self.scratch / "project")
         furnish(self.kits, site_files, self.sites)
         self._jobs = 0
         self._pids: dict[str, int] = {}
-        self._keeper = _script(Path(keeper.__file__), [], self.scratch)
+        self._guard = Guard()
         self._herald = _script(HERE / "herald.py", [ADMIN, str(self.kits.admin)], self.scratch)
         try:
             for name in ("server", *self.sites):
@@ -90,7 +89,7 @@ class Loopback:
                     return status
                 self._revive()
                 _wait(LOOK_EVERY, tick)
-            _exchange(self._keeper, {})  # the job's own process would write on for a while
+            self._guard.sweep()  # the job's own process would write on for a while
         except (KeyboardInterrupt, SystemExit):
             self.close()  # before anybody else touches the run folder
             raise
@@ -104,16 +103,15 @@ class Loopback:
         if name != "server":
             told += [f"uid={name}", f"heart_beat_interval={BEAT:g}"]
         module = f"nvflare.private.fed.app.{role}.{role}_train"
-        what = {
-            "command": [
+        self._pids[name] = self._guard.start(
+            [
                 *(sys.executable, "-u", "-m", module, "-m", str(kit)),
                 *("-s", f"fed_{role}.json", "--set", *told),
             ],
-            "environment": {**os.environ, "AUTOFEDAVG_RUNS": str(self.runs)},
-            "folder": str(kit),
-            "log": str(self.scratch / f"{name}.log"),
-        }
-        self._pids[name] = int(_exchange(self._keeper, what))
+            {"AUTOFEDAVG_RUNS": str(self.runs)},
+            self.scratch / f"{name}.log",
+            kit,
+        )
 
     def pid(self, name: str) -> int:
         """The process of the server, or of a site; its job's process is a child of it."""
@@ -121,15 +119,14 @@ class Loopback:
 
     def close(self) -> None:
         """Ends every process there is; may be called again."""
-        for script in (self._herald, self._keeper):
-            if script.stdin:
-                with contextlib.suppress(OSError):
-                    script.stdin.close()
+        if self._herald.stdin:
+            with contextlib.suppress(OSError):
+                self._herald.stdin.close()
         self._herald.kill()
-        for script in (self._herald, self._keeper):
-            script.wait()
-            if script.stdout:
-                script.stdout.close()
+        self._herald.wait()
+        if self._herald.stdout:
+            self._herald.stdout.close()
+        self._guard.close()
 
     def __enter__(self) -> Loopback:
         return self
@@ -168,7 +165,7 @@ class Loopback:
 
 
 def _alive(pid: int) -> bool:
-    """Whether there is such a process; its keeper reaps the dead at once."""
+    """Whether there is such a process; its guard reaps the dead at once."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -210,9 +207,3 @@ def _wait(seconds: float, tick: Callable[[], None]) -> None:
     while (left := until - time.monotonic()) > 0:
         tick()
         time.sleep(min(TICK, left))
-
-
-def _free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])

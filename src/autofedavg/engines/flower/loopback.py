@@ -27,8 +27,8 @@ from autofedavg.engines.flower.certificates import (
 )
 from autofedavg.engines.flower.control import Control, Outcome
 from autofedavg.engines.flower.export import export, quoted
-from autofedavg.engines.flower.guard import Guard
 from autofedavg.engines.flower.resident import FOLDER, RUNS
+from autofedavg.engines.remote.guard import Guard, free_port
 from autofedavg.engines.remote.job import Job
 from autofedavg.errors import RunError, missing_extra
 
@@ -232,13 +232,6 @@ class Loopback:
             time.sleep(0.1)
         tail = superlink.log.read_text(errors="replace")[-2000:]
         raise RunError(f"Flower's SuperLink does not start:\n{tail}", where=str(superlink.log))
-
-
-def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as attempt:
-        attempt.bind((HOST, 0))
-        return int(attempt.getsockname()[1])
 
 
 def _command(name: str) -> list[str]:

@@ -19,7 +19,7 @@ from autofedavg import __version__
 from autofedavg.client import Client, MemoryShelf
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.sitefile import read_site_file
-from autofedavg.errors import AutoFedAvgError, DataError, TrainingError
+from autofedavg.errors import AutoFedAvgError, DataError, TrainingError, printable
 from autofedavg.experiment.store import write_atomically
 from autofedavg.notes import Note
 from autofedavg.seeds import Seeds, global_seed
@@ -55,6 +55,7 @@ class SiteDesk:
     def answer(self, verb: str, note: Note) -> Note:
         """Answers one request; an error is an answer too."""
         with self._turn:
+            log.info("%s: %s", self.site, _in_words(verb, note))
             try:
                 client = self._ready()
                 if verb == "hello":
@@ -142,3 +143,13 @@ class SiteDesk:
         content = table.getvalue().encode()
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, content)
+
+
+def _in_words(verb: str, note: Note) -> str:
+    """What is asked, for the site's own log."""
+    where = [
+        f"{word} {note.facts[key]}"
+        for key, word in (("t", "round"), ("s", "step"))
+        if isinstance(note.facts.get(key), int)
+    ]
+    return ", ".join([printable(verb), *where])

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from autofedavg.engines.flower.guard import Guard
+from autofedavg.engines.remote.guard import Guard
 from autofedavg.errors import RunError
 
 # A child that leaves its session and whose own child outlives it: the worst to catch.
@@ -23,7 +23,7 @@ time.sleep(300)
 PARENT = """
 import sys, time
 from pathlib import Path
-from autofedavg.engines.flower.guard import Guard
+from autofedavg.engines.remote.guard import Guard
 guard = Guard()
 guard.start([sys.executable, "-c", {code!r}], {{"MARK": sys.argv[1]}}, Path(sys.argv[2]))
 print("up", flush=True)

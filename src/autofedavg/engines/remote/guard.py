@@ -1,6 +1,6 @@
 """Keeps a family of processes, and ends all of it when its own parent is gone, however that went.
 
-`python -m autofedavg.engines.flower.guard` reads one JSON request a line from its standard input
+`python -m autofedavg.engines.remote.guard` reads one JSON request a line from its standard input
 and answers each with one line. All descendants, also those that have left their session or lost
 their parent, come down to it (PR_SET_CHILD_SUBREAPER), so none escapes.
 """
@@ -13,6 +13,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,22 +32,33 @@ class Guard:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "autofedavg.engines.flower.guard", str(os.getpid())],
+            [sys.executable, "-m", "autofedavg.engines.remote.guard", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is for the parent, which then ends the guard
         )
 
-    def start(self, args: Sequence[str], variables: Mapping[str, str], log: Path) -> int:
-        """Starts a process whose output goes to a log; its number."""
-        return int(self._ask({"start": [*args], "variables": {**variables}, "log": str(log)}))
+    def start(
+        self,
+        args: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
+        folder: Path | None = None,
+    ) -> int:
+        """Starts a process whose output goes to a log, in this folder; its number."""
+        what = {"start": [*args], "variables": {**variables}, "log": str(log)}
+        return int(self._ask({**what, "folder": str(folder or Path.cwd())}))
 
     def alive(self, process: int) -> bool:
         """Whether a process it started still runs."""
         return bool(self._ask({"alive": process}))
 
+    def sweep(self) -> None:
+        """Ends what processes that have died have left behind."""
+        self._ask({"sweep": True})
+
     def close(self) -> None:
-        """Ends all of them, and returns when they are gone."""
+        """Ends all of them, and returns when they are gone; may be called again."""
         if self._process.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -66,6 +78,13 @@ class Guard:
         raise RunError("the process that keeps the engine's processes was ended from outside")
 
 
+def free_port() -> int:
+    """A port of loopback that nobody listens on at this moment."""
+    with socket.socket() as attempt:
+        attempt.bind(("127.0.0.1", 0))
+        return int(attempt.getsockname()[1])
+
+
 def main() -> None:
     """Serves until the parent closes the pipe or is gone; then ends everything."""
     parent = int(sys.argv[1])
@@ -80,10 +99,12 @@ def main() -> None:
 
 
 def _serve(parent: int) -> None:
-    codes: dict[int, int] = {}
+    gone: set[int] = set()
+    started: set[int] = set()
+    # The dead are reaped at once: FLARE's jobs go on while their parent's number is still taken.
+    signal.signal(signal.SIGCHLD, lambda *_: gone.update(_reaped()))
     rest = b""
     while os.getppid() == parent:
-        _reap(codes)
         if not select.select([sys.stdin], [], [], LOOK)[0]:
             continue
         read = os.read(sys.stdin.fileno(), 65536)
@@ -92,12 +113,14 @@ def _serve(parent: int) -> None:
         *lines, rest = (rest + read).split(b"\n")
         for line in lines:
             request = json.loads(line)
-            answer: Any
+            answer: Any = True
             if "start" in request:
-                answer = _start(request)
+                started.add(answer := _start(request))
+            elif "alive" in request:
+                answer = request["alive"] not in gone
             else:
-                _reap(codes)
-                answer = request["alive"] not in codes
+                while _kill(set(_children()) - started):
+                    time.sleep(0.01)
             os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
@@ -114,6 +137,7 @@ def _start(request: dict[str, Any]) -> int:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        os.chdir(request["folder"])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -123,28 +147,27 @@ def _start(request: dict[str, Any]) -> int:
         os._exit(127)
 
 
-def _reap(codes: dict[int, int]) -> None:
+def _reaped() -> list[int]:
+    """Children that have died and are now forgotten by the system."""
+    found = []
     with contextlib.suppress(ChildProcessError):
-        while True:
-            process, status = os.waitpid(-1, os.WNOHANG)
-            if not process:
-                return
-            codes[process] = status
+        while number := os.waitpid(-1, os.WNOHANG)[0]:
+            found.append(number)
+    return found
 
 
 def _end_all() -> None:
     """Kills children until there are none; the children of the dead come down to this process."""
-    while True:
-        children = _children()
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
+    while _kill(set(_children())):
         time.sleep(0.01)
+        _reaped()
+
+
+def _kill(processes: set[int]) -> set[int]:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return processes
 
 
 def _children() -> list[int]:

@@ -1,0 +1,100 @@
+"""docs/how-to/flower.md, done as written: three hospitals with their own data, TLS and keys."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from autofedavg.engines.remote.guard import free_port
+from autofedavg.experiment.ledger import Ledger
+from hospitals import CANARY, SITES, build_hospitals
+from pages import Page
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """Somebody who follows the page; ends what the page started, whatever happened."""
+    study, files = build_hospitals(tmp_path / "world")
+    words = {
+        "fl.example.org": "localhost",
+        "0.0.0.0": "127.0.0.1",
+        "9092": str(free_port()),
+        "study.toml": str(study),
+    }
+    variables = {
+        "HOME": str(tmp_path),
+        "AUTOFEDAVG_CACHE": str(tmp_path / "cache"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+    page = Page("flower.md", words, tmp_path, variables)
+    page.files = files
+    yield page
+    for process in of_reader(tmp_path):
+        process.kill()
+
+
+def of_reader(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine = process.environ().get("HOME") == str(folder)
+        except psutil.Error:
+            continue
+        if mine:
+            found.append(process)
+    return found
+
+
+def listens(port: str) -> None:
+    until = time.monotonic() + 60
+    while not any(c.laddr.port == int(port) for c in psutil.net_connections() if c.laddr):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_from_nothing_to_a_finished_run_of_three_hospitals(reader, tmp_path):
+    reader.do("certificates")
+    reader.do("server")
+    listens(reader.words["9092"])
+    for site in SITES:
+        reader.do("key", SITE=site, DATA=str(reader.files[site].parent))
+    reader.do("register")
+    for site in SITES:
+        reader.do("site", **{"SITE": site, "9094": str(free_port())})
+    told = reader.do("submit")
+    run = Ledger(tmp_path / "server/runs/hospitals/auto-fedavg/seed-0")
+    assert run.status() == "finished", told
+    assert {score.site for score in run.scores()} == set(SITES)
+    for file in (tmp_path / "server").rglob("*"):  # all that the server has, its database too
+        assert CANARY not in file.name
+        assert not file.is_file() or CANARY.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_stranger_and_plain_text_are_refused(reader, tmp_path):
+    reader.do("certificates")
+    reader.do("server")
+    listens(reader.words["9092"])
+    reader.do("key", SITE="north", DATA="nowhere")
+    address = f"localhost:{reader.words['9092']}"
+    tool = Path(reader.variables["PATH"].split(":")[0]) / "flower-supernode"
+    trusted = ["--root-certificates", str(tmp_path / "server/ca.pem")]
+    key = ["--auth-supernode-private-key", str(tmp_path / "north/north")]
+    for how in ([*trusted, *key], trusted, ["--insecure"]):  # not registered; no key; no TLS
+        done = subprocess.run(
+            [tool, "--superlink", address, "--port", str(free_port()), "--max-retries", "1", *how],
+            env={**reader.variables, "FLWR_HOME": str(tmp_path / "stranger")},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode != 0, done.stdout

@@ -1,0 +1,135 @@
+"""A note as bytes, and ten thousand things that are none."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofedavg.notes import Note
+from autofedavg.wire import (
+    MAGIC,
+    MOST_FACTS,
+    WireError,
+    checked,
+    decode,
+    encode,
+    facts_of_text,
+    facts_text,
+)
+
+TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(
+    facts=st.dictionaries(st.text(), JSON, max_size=4),
+    sizes=st.dictionaries(st.text(min_size=1), st.integers(0, 5), max_size=4),
+    kind=st.sampled_from(TYPES),
+)
+def test_a_note_arrives_as_it_was_sent(facts, sizes, kind):
+    sizes.pop("__metadata__", None)
+    note = Note({name: torch.ones(size, 2).to(kind) for name, size in sizes.items()}, facts)
+    back = decode(encode(note))
+    assert back.facts == note.facts
+    assert back.arrays.keys() == note.arrays.keys()
+    for name, array in note.arrays.items():
+        assert back.arrays[name].dtype == kind
+        assert torch.equal(back.arrays[name], array)
+
+
+def test_ten_thousand_spoilt_notes_are_refused():
+    """Each is refused; only one that came out unspoilt may be read."""
+    dice = random.Random(5)
+    whole = encode(Note({"beta": torch.rand(3, dtype=torch.float64)}, {"t": 1, "s": 2, "x": "é"}))
+    refused = 0
+    for _ in range(10_000):
+        data = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            match dice.randrange(5):
+                case 0 if data:
+                    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+                case 1:
+                    del data[dice.randrange(len(data) + 1) :]
+                case 2:
+                    data[:0] = dice.randbytes(dice.randint(1, 9))
+                case 3:
+                    data += dice.randbytes(dice.randint(1, 9))
+                case _:
+                    at = dice.randrange(len(data) + 1)
+                    data[at : at + 8] = dice.randbytes(8)
+        try:
+            note = decode(bytes(data))
+        except WireError:
+            refused += 1
+        else:
+            assert bytes(data) == whole, note
+    assert refused > 9_990
+
+
+@pytest.mark.parametrize("junk", [None, 3, "text", b"", MAGIC, [], {}], ids=repr)
+def test_what_is_no_note_is_refused(junk):
+    with pytest.raises(WireError, match="this is no note"):
+        decode(junk)
+
+
+def sealed(facts: bytes, tensors: bytes = b"") -> bytes:
+    """A note with a true digest and whatever is inside."""
+    import hashlib
+
+    rest = len(facts).to_bytes(8, "big") + facts + tensors
+    return MAGIC + hashlib.blake2b(rest, digest_size=16).digest() + rest
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (sealed(b"[]"), "no table"),
+        (sealed(b"{"), "not JSON"),
+        (sealed(b'{"loss": NaN}'), "NaN is not a number"),
+        (sealed(b"[" * 100_000), "not JSON"),
+        (sealed(b"{}", b"no tensors"), "tensors cannot be read"),
+        (sealed(b"\xff{}"), "not JSON"),
+    ],
+)
+def test_a_true_digest_does_not_make_it_a_note(data, says):
+    with pytest.raises(WireError, match=says):
+        decode(data)
+
+
+def test_a_length_beyond_the_end_is_refused():
+    import hashlib
+
+    rest = (2**40).to_bytes(8, "big") + b"{}"
+    with pytest.raises(WireError, match="cut off"):
+        decode(MAGIC + hashlib.blake2b(rest, digest_size=16).digest() + rest)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        None,
+        [],
+        {1: torch.ones(1)},
+        {"a": 1},
+        {"a": torch.ones(1, dtype=torch.complex64)},
+        {"a": torch.ones(2).to_sparse()},
+    ],
+    ids=str,
+)
+def test_only_tensors_that_a_note_may_hold_are_taken(arrays):
+    with pytest.raises(WireError, match="this is no note"):
+        checked(arrays, {})
+
+
+def test_values_are_bounded():
+    with pytest.raises(WireError, match="no text of at most"):
+        facts_of_text("x" * (MOST_FACTS + 1))
+    with pytest.raises(ValueError, match="Out of range"):
+        facts_text({"loss": float("nan")})
