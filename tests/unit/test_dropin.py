@@ -329,6 +329,8 @@ def test_no_site_at_all():
         ({"steps_per_message": 30}, "more than S"),
         ({"learn_on": "train"}, "not a setting"),
         ({"deadline": -1.0}, "deadline"),
+        ({"quorum": "two"}, "quorum is 'two'"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_wrong_settings(settings, said):

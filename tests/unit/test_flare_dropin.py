@@ -204,6 +204,23 @@ def test_clients_that_send_what_they_changed(engine):
     assert diff.metrics["alpha/A"] == pytest.approx(full.metrics["alpha/A"], abs=1e-5)
 
 
+def test_clients_that_send_tensors_are_sent_tensors(engine):
+    def as_tensors(model):
+        numbers = FLModel(params={k: v.numpy() for k, v in model.params.items()})
+        results = trained(1)(numbers)
+        for result in results.values():
+            result.params = {k: torch.from_numpy(np.array(v)) for k, v in result.params.items()}
+        return results
+
+    controller = Controller(engine, [as_tensors], model=dict(network().state_dict()), S=3)
+    controller.run()
+    arrays = run(engine, [trained(1)]).saved[-1]
+    tensors = controller.saved[-1]
+    assert tensors.metrics == arrays.metrics
+    for name, value in tensors.params.items():
+        assert torch.equal(value, torch.from_numpy(np.array(arrays.params[name])))
+
+
 def test_layer_wise_weights(engine):
     metrics = run(engine, [trained(1)], weights="layer").saved[-1].metrics
     assert {f"alpha/B/{layer}" for layer in ("0", "1", "3")} <= set(metrics)

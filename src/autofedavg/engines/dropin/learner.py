@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,8 +23,6 @@ from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Note, arrays_of
 from autofedavg.seeds import Seeds
-
-log = logging.getLogger(__name__)
 
 METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites choose their batches
 EXCHANGE = frozenset({"deadline", "retries", "bad_answers"})
@@ -105,7 +102,10 @@ class WeightLearner:
                 where=where,
                 remedy="see docs/reference/settings.md, method auto-fedavg",
             ) from error
-        self.quorum, self.seed = int(settings.get("quorum", 0)), int(settings.get("seed", 0))
+        self.quorum, self.seed = settings.get("quorum", 0), settings.get("seed", 0)
+        for name, value in (("quorum", self.quorum), ("seed", self.seed)):
+            if not isinstance(value, int) or value < 0:
+                raise ConfigError(f"{name} is {value!r}", where=where, remedy="use 0, 1, 2, ...")
         self._names: dict[str, str] = {}  # by address
         self._layout: tuple[str, Layout] | None = None  # and who told it first
         self._beta: dict[str, Tensor] = {}
@@ -170,11 +170,8 @@ class WeightLearner:
         self._beta |= dict(zip(federation.names, done.beta, strict=True))
         alpha = among(done.alpha, federation, done.w_k).reshape(len(done.w_k.sites), -1)
         weights = dict(zip(done.w_k.sites, alpha.tolist(), strict=True))
-        outcome = Learned(
-            layout.state_dict(done.w), weights, layers, done.learned, federation.take_events()
-        )
-        log.info("round %d: alpha %s", done.t, outcome)
-        return outcome
+        events = federation.take_events()
+        return Learned(layout.state_dict(done.w), weights, layers, done.learned, events)
 
     def _joined(self, t: int, addresses: list[str], carrier: Carrier) -> dict[str, str]:
         """The addresses by site name; those who are new are asked for it and for their network."""
