@@ -38,6 +38,7 @@ def flare(tmp_path_factory):
         yield running
 
 
+@pytest.mark.slow  # through the command, and in every run of the tests: test_engines.py
 def test_the_simulators_bits(flare, study, tiny_home):
     ticks = []
     flare.run(job_of(study, "n-dirichlet"), lambda: ticks.append(1))

@@ -47,6 +47,7 @@ def of_flower(home: Path, word: str = "") -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow  # through the command, and in every run of the tests: test_engines.py
 @pytest.mark.timeout(600)
 def test_the_same_bits_as_the_simulators(study, tmp_path, alone):
     home = run_study(study, tmp_path / "here")
