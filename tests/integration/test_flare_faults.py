@@ -1,5 +1,6 @@
 """What FLARE makes of lost sites and servers, and of strangers; real processes, mutual TLS."""
 
+import datetime
 import json
 import os
 import signal
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 
@@ -180,6 +184,32 @@ def hangs_up(port: int, kit: Path | None) -> bool:
         return True
 
 
+def certified(project: Path, kit: Path, days: int) -> Path:
+    """Site II's certificate from the project's own authority, good until so many days from now."""
+    state = json.loads((project / "state" / "cert.json").read_text())
+    root = x509.load_pem_x509_certificate(state["root_cert"].encode())
+    signing = serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
+    own = rsa.generate_private_key(65537, 2048)
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "II")]))
+        .issuer_name(root.subject)
+        .public_key(own.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=9))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .sign(signing, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    kit.mkdir()
+    (kit / "rootCA.pem").write_text(state["root_cert"])
+    (kit / "client.crt").write_bytes(certificate.public_bytes(pem))
+    (kit / "client.key").write_bytes(own.private_bytes(pem, form, serialization.NoEncryption()))
+    return kit
+
+
 def test_strangers_are_refused(probed, tmp_path):
     port, kits = probed.flare.port, probed.flare.kits
     assert hangs_up(port, None)
@@ -190,6 +220,8 @@ def test_strangers_are_refused(probed, tmp_path):
     foreign = provision(SITES, port, tmp_path / "foreign").site("II") / "startup"
     (foreign / "rootCA.pem").write_bytes((bare / "rootCA.pem").read_bytes())
     assert hangs_up(port, foreign)  # of the same name, from another authority
+    assert hangs_up(port, certified(kits.home.parent, tmp_path / "old", days=-1))  # expired
+    assert not hangs_up(port, certified(kits.home.parent, tmp_path / "new", days=1))
     assert not hangs_up(port, kits.site("II") / "startup")
 
 
