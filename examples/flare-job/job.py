@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
 from network import CASES, Net
 from nvflare.recipe import SimEnv
 
@@ -14,7 +13,6 @@ from autofedavg.engines.flare.dropin import LearnedFedAvgRecipe
 
 def main(workspace: str) -> None:
     """Runs the job."""
-    torch.manual_seed(0)
     here = Path(__file__).parent
     recipe = LearnedFedAvgRecipe(
         name="three-clinics",

@@ -42,8 +42,11 @@ def test_the_example_job(tmp_path):
     for metrics in rounds:
         alpha = {site: metrics[f"alpha/{site}"] for site in SITES}
         assert sum(alpha.values()) == pytest.approx(1.0)
-        assert alpha["harbour"] == min(alpha.values()) < 0.1  # half of its labels are wrong
         assert 0 < metrics["loss"] < 1
+    # Half of harbour's labels are wrong. Its share of the steps is 0.29; over 40 other initial
+    # weights and orders of the cases it was given at most 0.07, and then 0.0001.
+    assert rounds[0]["alpha/harbour"] < 0.2
+    assert rounds[1]["alpha/harbour"] < 0.05
     shipped = {p.name for p in server.glob("app_server/custom/*")} - {"__pycache__"}
     assert shipped == {"client.py", "network.py"}  # our package is not put into the job
     saved = torch.load(server / "app_server/FL_global_model.pt", weights_only=True)["model"]

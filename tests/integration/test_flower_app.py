@@ -41,7 +41,10 @@ def test_the_example_app(tmp_path):
     for metrics in rounds.values():
         alpha = {site: metrics[f"alpha/{site}"] for site in SITES}
         assert sum(alpha.values()) == pytest.approx(1.0)
-        assert alpha["harbour"] == min(alpha.values()) < 0.2  # half of its labels are wrong
+    # Half of harbour's labels are wrong. Its share of the cases is 0.29; over 40 other initial
+    # weights and orders of the cases it was given at most 0.07, and then 0.0001.
+    assert rounds["1"]["alpha/harbour"] < 0.2
+    assert rounds["2"]["alpha/harbour"] < 0.05
 
 
 def test_the_example_app_without_processes(monkeypatch, tmp_path):
@@ -53,5 +56,6 @@ def test_the_example_app_without_processes(monkeypatch, tmp_path):
     config = {"rounds": 2, "result": str(tmp_path / "alpha.json")}
     server.app(grid, Context(1, 0, {}, RecordDict(), config))
     rounds = json.loads((tmp_path / "alpha.json").read_text())
-    assert rounds["2"]["alpha/harbour"] < 0.05 < rounds["2"]["alpha/north"]
+    assert rounds["1"]["alpha/harbour"] < 0.2
+    assert rounds["2"]["alpha/harbour"] < 0.05
     assert len(grid.queries()) == 3 * (1 + 2)
