@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from autofedavg.engines import EXPORTS
 from autofedavg.engines.remote.job import WAIT, Job
 from autofedavg.errors import ConfigError, DataError
 from autofedavg.experiment.config import read_study
+from autofedavg.seeds import global_seed
+from autofedavg.task import Task
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def export_job(
@@ -63,10 +68,11 @@ def export_job(
             remedy="choose one with --fold",
         )
     config, _, first = jobs[0]
-    names = list(sites or config.task.site_names())
+    names = _sites(config.task, sites, str(study))
     try:
         settled = config.resolved()
-        job = Job.of(plan.name, settled, first, names, wait=wait, threads=threads)
+        with global_seed(0):
+            settled.task.network()
     except (ConfigError, DataError) as error:
         if not sites:
             raise
@@ -75,5 +81,35 @@ def export_job(
             where=f"{study}: {row}",
             remedy="set them: `autofedavg check`, where the data is, prints what they come to",
         ) from error
+    job = Job.of(plan.name, settled, first, names, wait=wait, threads=threads)
     made: Path = write(job, out)
     return made
+
+
+def _sites(task: Task, given: Sequence[str] | None, where: str) -> list[str]:
+    """The names of the sites: the data's, or those given where the data is not at hand.
+
+    Raises:
+        ConfigError: names that an engine cannot know sites by, or that are not the data's.
+    """
+    try:
+        known = task.site_names()
+    except (ConfigError, DataError):
+        if not given:
+            raise
+        known = list(given)
+    names = list(given or known)
+    for name in names:
+        if not _NAME.fullmatch(name) or names.count(name) > 1:
+            raise ConfigError(
+                f"{name!r} cannot be a site's name on an engine, or is there twice",
+                where=where,
+                remedy="use letters, digits, '.', '_' and '-', and every name once",
+            )
+    if sorted(names) != sorted(known):
+        raise ConfigError(
+            f"the sites are {', '.join(known)}, not {', '.join(names)}",
+            where=where,
+            remedy="leave --sites out",
+        )
+    return names

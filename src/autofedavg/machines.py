@@ -46,7 +46,23 @@ class Machine:
         return self.engine in REMOTE
 
     def resolved(self) -> Machine:
-        """With the engine and the device filled in; workers and threads are the engine's choice."""
+        """With the engine and the device filled in; workers and threads are the engine's choice.
+
+        Raises:
+            ConfigError: something is asked that this engine does not have.
+        """
+        if self.remote and self.workers is not None:
+            raise ConfigError(
+                f"on {self.engine} every site is a process of its own, whatever the workers",
+                where="workers",
+                remedy="leave --workers out",
+            )
+        if self.supervise and not self.remote:
+            raise ConfigError(
+                "there is no job to supervise on the simulator",
+                where="supervise",
+                remedy=f"leave --supervise out, or use --engine {' or '.join(REMOTE)}",
+            )
         return replace(self, engine=self.engine or "simulator", device=self.device or "cpu")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.trial import Trial, placed_again
+from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
 from autofedavg.experiment.ledger import read_json, read_toml, run_path
@@ -141,7 +142,7 @@ def _run_all(
                 config = config.with_task(placed_again(path, config.task))
                 config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
             config = config.resolved(observer.preparing)
-            used = machine_of(path, machine) if known else machine.resolved()
+            used = _machine(path, machine) if known else machine.resolved()
             observer.started(config, seed, index, len(wanted), path)
             if used.remote:
                 _run_as_job(path, config, seed, used, observer, trials, engines)
@@ -149,6 +150,20 @@ def _run_all(
                 key = _problem(problems, config.task, observer.preparing)
                 _run_one(path, config, seed, used, problems[key], observer)
             observer.finished(path)
+
+
+def _machine(path: Path, asked: Machine) -> Machine:
+    """Where to go on with a run that was begun."""
+    used = machine_of(path, asked)
+    if not used.remote:
+        return used
+    if not (begun := begun_at(path)) and asked.engine is None:
+        raise RunError(
+            "this run was begun in a deployment",
+            where=str(path),
+            remedy="submit its job again with the engine's own tools: it goes on from there",
+        )
+    return replace(used, device=asked.device or begun.get("device") or used.device)
 
 
 def _run_as_job(

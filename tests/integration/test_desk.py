@@ -6,12 +6,15 @@ import logging
 import pytest
 
 from autofedavg import read_study, run_study
+from autofedavg.averaging import Layout
 from autofedavg.engines.remote.desk import SiteDesk
 from autofedavg.engines.remote.hosting import host
 from autofedavg.engines.remote.sitefile import read_site_file
-from autofedavg.errors import ConfigError, DataError
+from autofedavg.errors import ConfigError, DataError, FederationError
 from autofedavg.experiment.ledger import Ledger
+from autofedavg.experiment.store import RunFolder
 from autofedavg.notes import Note
+from autofedavg.wire import decode
 from deployed import DeskFleet, job_of
 from hospitals import CANARY, SITES, build_hospitals
 
@@ -29,9 +32,14 @@ def test_nothing_of_a_sites_data_leaves_it(hospitals, tmp_path):
     job = job_of(read_study(study), "auto-fedavg")
     assert CANARY not in job.text()
     fleet = DeskFleet(job, files)
+    numbers = Layout.of(job.row.task.network()).size
     path = host(job, fleet, tmp_path / "runs")
     assert Ledger(path).status() == "finished"
     assert len(fleet.sent) > 20
+    for note in map(decode, fleet.sent):  # models of this network, and theta: no array of images
+        assert set(note.arrays) <= {"values", "counters", "theta"}
+        assert {a.shape for name, a in note.arrays.items() if name == "values"} <= {(numbers,)}
+        assert {a.shape for name, a in note.arrays.items() if name == "theta"} <= {(3,)}
     everything = b"".join(fleet.sent)
     assert CANARY.encode() not in everything
     assert b"scan" not in everything
@@ -60,7 +68,8 @@ def test_numbers_stand_for_cases_and_the_site_keeps_the_key(hospitals, tmp_path)
     job = job_of(read_study(study), "auto-fedavg")
     path = host(job, DeskFleet(job, files), tmp_path / "runs")
     said = {score.case for score in Ledger(path).scores() if score.site == "north"}
-    with files["north"].with_name("autofedavg-test-cases.csv").open(newline="") as handle:
+    (table,) = files["north"].parent.glob("autofedavg-cases-test-*.csv")
+    with table.open(newline="") as handle:
         key = {row["number"]: row["case"] for row in csv.DictReader(handle)}
     assert said == set(key)
     assert all(CANARY in case for case in key.values())
@@ -99,6 +108,7 @@ def test_other_data_than_the_run_was_begun_with_is_refused(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
     path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    RunFolder(path).set_status("running")  # as if it had been killed
     rows = (files["west"].parent / "list.csv").read_text().splitlines()
     (files["west"].parent / "list.csv").write_text("\n".join(rows[:-1]))
     for old in files["west"].parent.glob("list.split*"):
@@ -128,3 +138,41 @@ def test_a_site_sets_paths_and_nothing_else(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_site_file(tmp_path / "missing.toml")
     assert read_site_file(None).device == "cpu"
+
+
+def test_a_site_that_comes_back_with_other_data_refuses(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    fleet = DeskFleet(job, files)
+    seen = []
+
+    def come_back(verb, site, answer):
+        seen.append(verb)
+        if seen.count("evaluate") == 3:  # after the first round
+            home = files["north"].parent
+            rows = (home / "list.csv").read_text().splitlines()
+            (home / "list.csv").write_text("\n".join(rows[:-1]))
+            for old in home.glob("list.split*"):
+                old.unlink()
+            fleet.desks["north"] = SiteDesk(job.text(), "north", files["north"])
+        return answer
+
+    fleet.spoil = come_back
+    with pytest.raises(FederationError, match=r"client north.* not those it joined this run with"):
+        host(job, fleet, tmp_path / "runs")
+
+
+def test_a_jobs_word_does_not_lead_out_of_a_sites_folder(hospitals):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    assert job.row.task.allow_outside
+    home = files["north"].parent
+    moved = next(home.glob("scan*"))
+    moved.rename(home.parent / moved.name)
+    listed = (home / "list.csv").read_text()
+    (home / "list.csv").write_text(listed.replace(moved.name, f"../{moved.name}"))
+    desk = SiteDesk(job.text(), "north", files["north"])
+    assert desk.answer("hello", HELLO).facts["error"].startswith("DataError")
+    files["north"].write_text("allow_outside = true\n" + files["north"].read_text())
+    desk = SiteDesk(job.text(), "north", files["north"])
+    assert "error" not in desk.answer("hello", HELLO).facts

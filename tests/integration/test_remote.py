@@ -8,7 +8,7 @@ import autofedavg
 from autofedavg import read_study
 from autofedavg.engines.remote.hosting import host
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import ConfigError, FederationError
+from autofedavg.errors import AutoFedAvgError, ConfigError, FederationError
 from autofedavg.notes import Lost, Note
 from deployed import DeskFleet, assert_same_run, environment_of, job_of
 
@@ -49,6 +49,8 @@ def test_a_job_has_no_path_in_it(tiny, tmp_path):
         ({"schema": 2}, "made by autofedavg"),
         ({"row": 1}, "no job"),
         ({"sites": 3}, "no job"),
+        ({"study": "../../outside"}, "cannot be a folder's name"),
+        ({"study": "/srv"}, "cannot be a folder's name"),
     ],
 )
 def test_what_is_no_job_is_refused(change, says, study):
@@ -99,3 +101,88 @@ def test_a_server_waits_no_longer_than_told(study, tmp_path):
         FederationError, match=r"client II, hello: did not join within 1 s .*2 of 3"
     ):
         host(job, DeskFleet(job, spoil=spoil), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["cache"])
+def test_a_job_that_names_a_path_is_refused(path, study, tmp_path):
+    content = json.loads(job_of(study, "fedavg").text())
+    content["row"]["task"][path] = str(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="names a path, and paths are the sites' own"):
+        Job.read(json.dumps(content), "here")
+
+
+def test_a_finished_run_is_left_alone_and_other_settings_are_refused(study, tiny, tmp_path):
+    job = job_of(study, "fedavg")
+    path = host(job, DeskFleet(job), tmp_path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    broken = DeskFleet(job, spoil=lambda verb, site, answer: Lost("gone"))
+    assert host(job, broken, tmp_path) == path
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    other = job_of(read_study(tiny, ["training.learning_rate=0.5"]), "fedavg")
+    with pytest.raises(ConfigError, match="was begun with other settings"):
+        host(other, DeskFleet(other), tmp_path)
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_site_speaks_for_itself_alone(study, tmp_path):
+    job = job_of(study, "fedavg")
+    said = {
+        "error": "disk full\x1b[2J" + "x" * 9999,
+        "kind": "DataError",
+        "where": "/srv",
+        "remedy": "rm",
+    }
+
+    def spoil(verb, site, answer):
+        return Note({}, dict(said)) if (verb, site) == ("local_train", "II") else answer
+
+    with pytest.raises(FederationError, match="client II, local_train, round 1: failed: disk") as e:
+        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+    assert "\x1b" not in str(e.value)
+    assert "/srv" not in str(e.value)
+    assert len(str(e.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cases": {"train": 10**400}},
+        {"cases": {"train": -1}},
+        {"cases": {"train": True}},
+        {"cases": {"elsewhere": 1}},
+        {"cases": []},
+        {"cases": {"train": 0}},
+    ],
+    ids=lambda change: str(change)[:40],
+)
+def test_a_site_that_cannot_count_is_refused(change, study, tmp_path):
+    job = job_of(study, "fedavg")
+
+    def spoil(verb, site, answer):
+        return Note({}, {**answer.facts, **change}) if site == "I" else answer
+
+    with pytest.raises(AutoFedAvgError, match="site I, joining"):
+        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+
+
+def test_going_on_a_broken_site_is_left_out_where_the_quorum_allows(tiny, tmp_path):
+    plan = read_study(tiny, ["quorum=2", "rounds=2"])
+    job = job_of(plan, "fedavg")
+    stopped = []
+
+    def stop(verb, site, answer):
+        stopped.append(verb)
+        if stopped.count("local_train") > 4:
+            raise KeyboardInterrupt
+        return answer
+
+    with pytest.raises(KeyboardInterrupt):
+        host(job, DeskFleet(job, spoil=stop), tmp_path)
+
+    def broken(verb, site, answer):
+        return Note({}, {"error": "no data"}) if site == "II" else answer
+
+    with pytest.raises(FederationError, match="client II, evaluate"):  # the final test needs all
+        host(job, DeskFleet(job, spoil=broken), tmp_path)
+    lines = [json.loads(x) for x in (job.folder(tmp_path) / "rounds.jsonl").open()]
+    assert [line["answered"] for line in lines] == [["I", "II", "III"], ["I", "III"]]

@@ -135,7 +135,7 @@ def test_supervision_ends_where_nothing_moves(engine, tiny, tmp_path):
 
 
 def test_a_site_that_comes_back_is_taken_in_by_a_new_job(engine, monkeypatch, tiny, tmp_path):
-    waiting = [{"II"}, set(), set(), set()]
+    waiting = [set(), {"II"}, set(), set(), set()]
     monkeypatch.setattr(engine, "waiting", lambda self: waiting.pop(0), raising=False)
     plan = read_study(tiny, only=["fedavg"])
     home = run_study(plan, tmp_path, Machine("flare", supervise=True))
@@ -143,6 +143,31 @@ def test_a_site_that_comes_back_is_taken_in_by_a_new_job(engine, monkeypatch, ti
     assert Ledger(home / "fedavg" / "seed-0").status() == "finished"
     about = read_json(home / "fedavg" / "seed-0" / "environment.json")
     assert [entry["after_round"] for entry in about["resumed"]] == [1]
+
+
+def test_a_site_that_never_joins_does_not_stop_the_run_again_and_again(
+    engine, monkeypatch, tiny, tmp_path
+):
+    monkeypatch.setattr(engine, "waiting", lambda self: {"II"}, raising=False)
+    run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare", supervise=True))
+    assert Desks.opened[0].jobs == 1
+
+
+def test_workers_and_supervision_are_asked_where_they_exist(tiny, tmp_path):
+    plan = read_study(tiny, only=["fedavg"])
+    with pytest.raises(ConfigError, match="every site is a process of its own"):
+        run_study(plan, tmp_path, Machine("flare", workers=2))
+    with pytest.raises(ConfigError, match="no job to supervise"):
+        run_study(plan, tmp_path, Machine(supervise=True))
+
+
+def test_a_run_of_a_deployment_is_not_gone_on_with_here(tiny, tmp_path):
+    home = run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare"))
+    run = home / "fedavg" / "seed-0"
+    (run / "loopback.json").unlink()
+    (run / "status.json").write_text('{"schema": 1, "state": "running"}')
+    with pytest.raises(RunError, match="begun in a deployment; submit its job again"):
+        resume(run)
 
 
 def test_the_kind_of_failure_is_the_servers(engine, tiny, tmp_path):

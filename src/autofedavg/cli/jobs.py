@@ -17,8 +17,12 @@ def export(
     study: StudyFile,
     only: Annotated[str, typer.Option("--only", help="The row to export.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must not be there yet.")],
-    seed: Annotated[int, typer.Option(help="Seed of the run; the study's first by default.")] = -1,
-    fold: Annotated[int, typer.Option(help="Fold that is tested, where the study has any.")] = -1,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the run; the study's first by default.", min=0)
+    ] = None,
+    fold: Annotated[
+        int | None, typer.Option(help="Fold that is tested, where the study has any.", min=0)
+    ] = None,
     sites: Annotated[
         str,
         typer.Option(help="Names of the sites, e.g. A,B,C, where their data is not at hand here."),
@@ -39,8 +43,8 @@ def export(
         study,
         only,
         out,
-        seed=None if seed < 0 else seed,
-        fold=None if fold < 0 else fold,
+        seed=seed,
+        fold=fold,
         sites=names or None,
         wait=wait,
         threads=threads,

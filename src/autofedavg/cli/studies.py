@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autofedavg.cli.app import AsJson, Sets, finite, watched
+from autofedavg.cli.app import AsJson, Sets, watched
 from autofedavg.errors import ConfigError
 
 StudyFile = Annotated[Path, typer.Argument(help="A study: a TOML file with one run table per row.")]
@@ -36,7 +36,7 @@ Wait = Annotated[
     typer.Option(
         help="Seconds a real engine's server waits for sites to join.",
         min=1.0,
-        callback=lambda seconds: finite(seconds),
+        max=7 * 86400.0,
     ),
 ]
 Track = Annotated[

@@ -110,7 +110,7 @@ def parse_study(
     head = table(raw, "study", where)
     refuse_unknown(head, {"name", "title", "seeds", "folds", "baseline"}, f"{where}: study")
     name = head.get("name", Path(where).stem)
-    _check_name(name, f"{where}: study.name")
+    check_name(name, f"{where}: study.name")
     rows = raw.get("run", [])
     if not isinstance(rows, list) or not rows:
         raise ConfigError("a study needs at least one [[run]]", where=where)
@@ -204,7 +204,7 @@ def _run(values: Values, place: str) -> RunConfig:
     name = values.pop("name", None)
     if name is None:
         raise ConfigError("a run needs a name", where=place)
-    _check_name(name, f"{place}: name")
+    check_name(name, f"{place}: name")
     label = values.pop("label", name)
     if not isinstance(label, str):
         raise ConfigError(f"label must be text, not {label!r}", where=place)
@@ -232,7 +232,8 @@ def _numbers(what: str, given: Any, where: str) -> list[int]:
     return list(given)
 
 
-def _check_name(name: Any, where: str) -> None:
+def check_name(name: Any, where: str) -> None:
+    """Refuses what cannot be a folder's name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot be a folder's name",

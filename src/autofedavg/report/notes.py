@@ -32,6 +32,13 @@ def notes_of(results: Results) -> list[str]:
         learned = sorted({str(r.config["method"]["learn_on"]) for r in learning})
         same = " (the cases that also select the models)" if any(map(selects, learning)) else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
+    for row in results.rows:
+        steps = row.repeats[0].config["method"].get("steps_per_message", 1)
+        if steps > 1:
+            notes.append(
+                f"{row.label}: {steps} steps on beta before the sites are averaged, where "
+                "Algorithm 1 takes one."
+            )
     last = [row.label for row in results.rows if _tested_last(row)]
     if last:
         rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"

@@ -1,4 +1,4 @@
-"""Puts our classes on a kit's allow list: what a site's or a server's administrator does once."""
+"""Makes a startup kit ready for our jobs: what a site's or a server's administrator does once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofedavg.experiment.store import disk_errors, write_atomically
 
 
 def allow(kit: Path) -> str:
-    """Allows this package's part of a job in a startup kit.
+    """Allows this package's part of a job in a startup kit, and keeps a site's logs at the site.
 
     Args:
         kit: the folder of the server's, or of a site's, startup kit.
@@ -43,10 +43,13 @@ def allow(kit: Path) -> str:
         )
     try:
         resources: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
-        allowed: list[str] = resources.setdefault("class_allow_list", [])
+        allowed: list[str] = resources.get("class_allow_list") or []
+        resources["class_allow_list"] = allowed
         if wanted not in allowed:
             allowed.append(wanted)
-    except (OSError, ValueError, AttributeError) as error:
+        if wanted == EXECUTOR:  # a site's log names its files; FLARE would send it to the server
+            resources["allow_log_streaming"] = False
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise RunError(f"cannot be read ({error})", where=str(source)) from error
     with disk_errors(kit, "call it again"):
         write_atomically(local / "resources.json", json.dumps(resources, indent=1).encode())

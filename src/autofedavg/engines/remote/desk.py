@@ -7,9 +7,11 @@ site's own log; where the names of cases are private, numbers leave instead.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ from autofedavg.experiment.store import write_atomically
 from autofedavg.notes import Note
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Task
+from autofedavg.wire import facts_text
 from autofedavg.workbench import Workbench, checked_device
 
 log = logging.getLogger(__name__)
+
+DATA = "joined_with"  # in a request: what every site said of its data when it joined
 
 
 class Refused(AutoFedAvgError):
@@ -60,7 +65,10 @@ class SiteDesk:
                 client = self._ready()
                 if verb == "hello":
                     return Note({}, dict(self._said))
-                return self._without_names(note, client.answer(verb, note))
+                self._refuse_other_data(note)
+                answer = self._without_names(note, client.answer(verb, note))
+                facts_text(answer.facts)  # what cannot be sent is told here, not by the engine
+                return answer
             except (Refused, TrainingError) as error:
                 log.exception("%s: %s", self.site, verb)
                 what = error.what
@@ -110,6 +118,13 @@ class SiteDesk:
             self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryShelf())
         return self._client
 
+    def _refuse_other_data(self, note: Note) -> None:
+        """A site that came back goes on with the data it joined with, or not at all."""
+        joined = note.facts.get(DATA)
+        mine = joined.get(self.site) if isinstance(joined, dict) else None
+        if mine is not None and mine != data_digest(self._said):
+            raise Refused("its data are not those it joined this run with")
+
     def _read(self) -> Job:
         try:
             job = Job.read(self._text, "the job")
@@ -127,7 +142,10 @@ class SiteDesk:
         split = str(note.facts["split"])
         names = sorted({name for name, _, _ in scores})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
-        self._keep_names(split, numbers)
+        try:
+            self._keep_names(split, numbers)
+        except OSError as error:
+            log.warning("which number is which case could not be written down: %s", error)
         renamed = [[numbers[name], metric, value] for name, metric, value in scores]
         return Note(answer.arrays, {**answer.facts, "scores": renamed})
 
@@ -139,10 +157,17 @@ class SiteDesk:
         rows = csv.writer(table)
         rows.writerow(["number", "case"])
         rows.writerows([number, name] for name, number in numbers.items())
-        path = self._local.with_name(f"autofedavg-{split}-cases.csv")
+        which = str(self._said["split_sha256"])[:8]  # other splits, other numbers
+        path = self._local.with_name(f"autofedavg-cases-{split}-{which}.csv")
         content = table.getvalue().encode()
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, content)
+
+
+def data_digest(said: Mapping[str, Any]) -> str:
+    """A site's splits and files in one word."""
+    both = f"{said['split_sha256']} {said['content_sha256']} {sorted(said['cases'].items())}"
+    return hashlib.blake2b(both.encode(), digest_size=8).hexdigest()
 
 
 def _in_words(verb: str, note: Note) -> str:

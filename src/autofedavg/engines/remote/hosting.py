@@ -15,10 +15,19 @@ from torch import Tensor, nn
 
 from autofedavg import __version__
 from autofedavg.client import Problem
-from autofedavg.engines.remote.job import Job
-from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, FederationError, RunError
+from autofedavg.engines.remote.desk import DATA, data_digest
+from autofedavg.engines.remote.job import Job, without_paths
+from autofedavg.errors import (
+    AutoFedAvgError,
+    ConfigError,
+    DataError,
+    FederationError,
+    RunError,
+    printable,
+)
+from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.environment import environment
-from autofedavg.experiment.ledger import read_json
+from autofedavg.experiment.ledger import read_json, read_toml
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.run import Paused, Seen, check_run
 from autofedavg.experiment.store import RunFolder, disk_errors
@@ -31,6 +40,9 @@ log = logging.getLogger(__name__)
 
 LOOK = 30.0  # seconds one "hello" may take; a site that is still preparing is asked again
 PAUSE = 0.5
+LONGEST = 300  # characters of what a site says of an error
+SPLITS = ("train", "validation", "test", "holdout")
+MOST_CASES = 10**9
 
 
 class RemoteFleet(Protocol):
@@ -49,10 +61,15 @@ class RemoteFleet(Protocol):
 
 @dataclass
 class Joined:
-    """A remote fleet whose sites are known."""
+    """A remote fleet whose sites are known.
+
+    Every request says what data the sites joined with, so that one which comes back with other data
+    refuses. What sites say of their errors is their word alone: shortened, and without more.
+    """
 
     fleet: RemoteFleet
     sites: Sequence[Site]
+    data: Mapping[str, str]
 
     def roster(self) -> Sequence[Site]:
         return self.sites
@@ -60,7 +77,10 @@ class Joined:
     def ask(
         self, verb: str, notes: Mapping[str, Note], within: float | None
     ) -> Mapping[str, Note | Lost]:
-        return self.fleet.ask(verb, notes, within)
+        said = {id(note): note for note in notes.values()}  # sites with one note keep one
+        told = {key: Note(n.arrays, {**n.facts, DATA: dict(self.data)}) for key, n in said.items()}
+        answers = self.fleet.ask(verb, {k: told[id(note)] for k, note in notes.items()}, within)
+        return {site: _plain(answer) for site, answer in answers.items()}
 
 
 @dataclass
@@ -99,14 +119,18 @@ def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
         AutoFedAvgError: the run failed; status.json says so, where it had begun.
     """
     path = job.folder(runs)
+    if _finished(job, path):
+        return path
     try:
         work = _prepare(job, fleet, path)
     except AutoFedAvgError as error:
         _say_failed(path, error)
         raise
+    # A site that is connected and does not join would not join the next job either.
+    shut_out = fleet.waiting() if job.supervised else set()
 
     def watch(seen: Seen) -> None:
-        returned = fleet.waiting() if job.supervised and seen.t < seen.T else set()
+        returned = fleet.waiting() - shut_out if job.supervised and seen.t < seen.T else set()
         if returned:
             raise Paused(
                 f"{', '.join(sorted(returned))} came back",
@@ -116,6 +140,24 @@ def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
 
     run_row(path, work, watch)
     return path
+
+
+def _finished(job: Job, path: Path) -> bool:
+    """Whether the run is over already.
+
+    Raises:
+        ConfigError: a run of that name was begun with other settings.
+    """
+    if not (path / "config.toml").exists():
+        return False
+    begun = parse_run(read_toml(path / "config.toml"), str(path))
+    if without_paths(begun) != without_paths(job.row):
+        raise ConfigError(
+            "a run of this study, row and seed was begun with other settings",
+            where=str(path),
+            remedy="give the row or the study another name, or move that run away",
+        )
+    return (path / "status.json").exists() and RunFolder(path).status() == "finished"
 
 
 def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
@@ -136,7 +178,9 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
     sites = [Site(name, data["cases"][name]) for name in job.sites]
     check_run(row.method, row.T, row.general.select, server, sites)
     quorum = row.general.quorum or None
-    federation = Federation(Joined(fleet, sites), quorum=quorum, exchange=row.exchange, seeds=seeds)
+    digests = {site: data_digest(said) for site, said in data["sites"].items()}
+    joined = Joined(fleet, sites, digests)
+    federation = Federation(joined, quorum=quorum, exchange=row.exchange, seeds=seeds)
 
     def about() -> dict[str, Any]:
         return environment(
@@ -184,6 +228,7 @@ def join(job: Job, fleet: RemoteFleet, known: Mapping[str, Mapping[str, Any]]) -
     until = time.monotonic() + job.wait
     enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
+    refused: dict[str, AutoFedAvgError] = {}
     while missing:
         left = until - time.monotonic()
         if left <= 0:
@@ -194,11 +239,19 @@ def join(job: Job, fleet: RemoteFleet, known: Mapping[str, Mapping[str, Any]]) -
         ).items():
             if isinstance(answer, Lost):
                 missing[site] = answer.reason
-            else:
+                continue
+            del missing[site]
+            try:
                 members.said[site] = _welcome(job, site, answer, known.get(site))
-                del missing[site]
+            except (ConfigError, DataError) as error:
+                if not known:
+                    raise
+                log.warning("going on without it: %s", error)
+                refused[site] = error
         if missing:
             time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+    if refused and len(members.said) < enough:
+        raise next(iter(refused.values()))
     absent = sorted(missing)
     if absent and (len(members.said) < enough or not all(site in known for site in absent)):
         raise FederationError(
@@ -216,29 +269,30 @@ def _welcome(job: Job, site: str, answer: Note, before: Mapping[str, Any] | None
     said = answer.facts
     place = f"site {site}, joining"
     if "error" in said:
-        raise ConfigError(f"it cannot take part: {said['error']}", where=place)
+        why = printable(str(said["error"]))[:LONGEST]
+        raise ConfigError(f"it cannot take part: {why}", where=place)
     if said.get("version") != __version__:
         raise ConfigError(
-            f"it has autofedavg {said.get('version')}, and the server has {__version__}",
+            f"it has autofedavg {_short(said.get('version'))}, and the server has {__version__}",
             where=place,
             remedy="install the same version everywhere",
         )
     if said.get("network") != job.network:
         raise ConfigError(
-            f"its network is {said.get('network')}, and the server's is {job.network}",
+            f"its network is {_short(said.get('network'))}, and the server's is {job.network}",
             where=place,
             remedy="install the same versions of MONAI and PyTorch everywhere",
         )
     cases = said.get("cases")
     if not isinstance(cases, dict) or not all(
-        isinstance(name, str) and isinstance(n, int) and not isinstance(n, bool) and n >= 0
+        name in SPLITS and isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MOST_CASES
         for name, n in cases.items()
     ):
-        raise ConfigError(f"it says it has {cases} cases", where=place)
+        raise ConfigError(f"it says it has {_short(cases)} cases", where=place)
     if not cases.get("train"):
         raise DataError("it has no training case", where=place, remedy="look at its data list")
     kept = {
-        key: said[key] if isinstance(said.get(key), str) else ""
+        key: _short(said[key]) if isinstance(said.get(key), str) else ""
         for key in ("version", "torch", "split_sha256", "content_sha256")
     }
     for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
@@ -249,6 +303,19 @@ def _welcome(job: Job, site: str, answer: Note, before: Mapping[str, Any] | None
                 remedy="put the data back as it was, or begin anew under another name",
             )
     return {"cases": cases, **kept}
+
+
+def _plain(answer: Note | Lost) -> Note | Lost:
+    """An answer in which a site speaks for itself alone."""
+    if isinstance(answer, Lost):
+        return Lost(printable(answer.reason)[:LONGEST])
+    if "error" in answer.facts:
+        return Note({}, {"error": printable(str(answer.facts["error"]))[:LONGEST]})
+    return answer
+
+
+def _short(said: object) -> str:
+    return printable(str(said))[:100]
 
 
 def _together(parts: Mapping[str, str]) -> str:

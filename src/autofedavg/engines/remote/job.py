@@ -11,9 +11,10 @@ from typing import Any
 from autofedavg import __version__
 from autofedavg.averaging import Layout
 from autofedavg.errors import ConfigError
-from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.config import check_name, parse_run
 from autofedavg.experiment.ledger import run_path
 from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.validation import Values
 from autofedavg.seeds import global_seed
 
 SCHEMA = 1
@@ -76,9 +77,6 @@ class Job:
 
     def text(self) -> str:
         """The job as JSON."""
-        values = self.row.values()
-        for name in self.row.task.paths:
-            values["task"][name] = ""
         return json.dumps(
             {
                 "schema": SCHEMA,
@@ -91,7 +89,7 @@ class Job:
                 "threads": self.threads,
                 "supervised": self.supervised,
                 "folds": list(self.row.folds),
-                "row": values,
+                "row": without_paths(self.row),
             },
             indent=1,
         )
@@ -116,7 +114,14 @@ class Job:
                     where=where,
                     remedy="install the same version everywhere",
                 )
+            check_name(content["study"], f"{where}: study")
             row = parse_run(content["row"], where)
+            if row.values() != without_paths(row):
+                raise ConfigError(
+                    "the job names a path, and paths are the sites' own",
+                    where=where,
+                    remedy="make it with `autofedavg export`",
+                )
             row.folds = tuple(int(fold) for fold in content["folds"])
             return cls(
                 str(content["study"]),
@@ -132,3 +137,9 @@ class Job:
             raise ConfigError(
                 f"this is no job ({error})", where=where, remedy="make it with `autofedavg export`"
             ) from error
+
+
+def without_paths(row: RunConfig) -> Values:
+    """A row's values as they may be sent: where data lies is each site's own."""
+    values = row.values()
+    return {**values, "task": {**values["task"], **dict.fromkeys(row.task.paths, "")}}

@@ -19,6 +19,9 @@ class SiteFile(Settings):
 
     device: str = setting("cpu", origin="ours", help="cpu, cuda or cuda:1")
     threads: int = setting(0, origin="ours", help="threads; 0 for the job's choice", ge=0)
+    allow_outside: bool = setting(
+        False, origin="ours", help="whether a data list's paths may lead out of its root folder"
+    )
     task: dict[str, str] = setting(
         {}, origin="ours", help="the task's paths at this site, e.g. datalist, root and cache"
     )
@@ -36,7 +39,10 @@ class SiteFile(Settings):
                     where=where,
                     remedy=did_you_mean(name, task.paths),
                 )
-        return type(task).model_validate({**task.model_dump(), **self.task}) if self.task else task
+        values = {**task.model_dump(), **self.task}
+        if "allow_outside" in values:  # not the job's to say
+            values["allow_outside"] = self.allow_outside
+        return type(task).model_validate(values)
 
 
 def read_site_file(path: Path | None) -> SiteFile:
@@ -55,7 +61,7 @@ def read_site_file(path: Path | None) -> SiteFile:
         raise ConfigError(
             f"the site's file cannot be read ({error})",
             where=str(path),
-            remedy="write one: docs/how-to/site-file.md",
+            remedy="write one: docs/how-to/flare.md shows how",
         ) from error
     found: SiteFile = validate(SiteFile, values, str(path), "")
     here = path.absolute().parent
@@ -66,4 +72,5 @@ def read_site_file(path: Path | None) -> SiteFile:
 def site_file_text(task: Task, device: str = "cpu") -> str:
     """A site's file for a task whose paths are known here."""
     paths = {name: str(getattr(task, name)) for name in task.paths if getattr(task, name)}
-    return to_toml({"device": device, "task": paths})
+    outside = bool(getattr(task, "allow_outside", False))
+    return to_toml({"device": device, "allow_outside": outside, "task": paths})

@@ -74,7 +74,8 @@ class Trial:
         path = job.folder(self._runs)
         loopback = self._ready(job, task)
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / PLACES, json.dumps(_places(task), indent=1).encode() + b"\n")
+        where = {"device": self._device, "task": _places(task)}
+        write_atomically(path / PLACES, json.dumps(where, indent=1).encode() + b"\n")
         stamp = _stamp(path)
         lines = Rounds(path / "rounds.jsonl")
         told = len(lines.look())
@@ -133,10 +134,13 @@ class Trial:
 
 def placed_again(path: Path, task: Task) -> Task:
     """The task of a run that was begun on loopback, with the paths it had then."""
-    if not (path / PLACES).exists():
-        return task
-    places = read_json(path / PLACES)
+    places = begun_at(path).get("task", {})
     return type(task).model_validate({**task.model_dump(exclude_unset=True), **places})
+
+
+def begun_at(path: Path) -> dict[str, Any]:
+    """Where a run was begun on loopback: its device and paths; empty where it was not."""
+    return read_json(path / PLACES) if (path / PLACES).exists() else {}
 
 
 def _places(task: Task) -> dict[str, str]:
