@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from autofedavg.errors import AutoFedAvgError
+from autofedavg.errors import AutoFedAvgError, printable
 from autofedavg.notes import Facts, Note
 
 MAGIC = b"AFA1"
@@ -84,6 +84,13 @@ def decode(data: bytes) -> Note:
 def facts_text(facts: Mapping[str, Any]) -> str:
     """A note's plain values as JSON."""
     return json.dumps(facts, allow_nan=False)
+
+
+def not_sent(verb: str, error: Exception) -> Note:
+    """What a site says where its answer cannot be encoded: nothing of what was in it."""
+    kind = type(error).__name__
+    asked = printable(verb)[:80]
+    return Note({}, {"error": f"its answer to {asked} cannot be sent ({kind}); see its own log"})
 
 
 def facts_of_text(text: object) -> Facts:
