@@ -7,7 +7,7 @@ looked at, and what does not fit is a `BadAnswer` with its reason, never another
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ from torch import Tensor
 from autofedavg.averaging import Model
 from autofedavg.errors import AutoFedAvgError, error_in, printable
 from autofedavg.exchange import Encoding
-from autofedavg.notes import Note, Score
+from autofedavg.notes import Note, Score, Site
 from autofedavg.traffic import Kind, kinds, opened
 
 # Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
 # and a Dirichlet's weights vary by a thousandth at a concentration of a million.
 THETA_BOUND = 1e6
+SAME_STUDY = "give every site the same study"
 LONGEST = 500  # characters of a site's own words in an error
 
 
@@ -91,7 +92,7 @@ def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
     if expected != found:
         raise BadAnswer(
             f"its model does not fit the network: {found} instead of {expected}",
-            "give every site the same study",
+            SAME_STUDY,
         )
     model = opened(answer.arrays, how, start.values.dtype, start, start.form)
     if not bool(torch.isfinite(model.values.sum())):
@@ -138,8 +139,15 @@ def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> Tensor:
     return gradient
 
 
-def scores_of(answer: Note, site: str) -> list[Score]:
-    """One finite number per case and metric, no case twice."""
+def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -> list[Score]:
+    """One finite number per case and metric, no case twice, and all of the site's cases.
+
+    Args:
+        answer: the site's.
+        site: its name, and its number of cases where that is known.
+        split: whose cases were to be scored.
+        metric: what every case must have, beside whatever else.
+    """
     no_arrays(answer)
     told = answer.facts.get("scores")
     if not isinstance(told, list) or not told:
@@ -148,16 +156,30 @@ def scores_of(answer: Note, site: str) -> list[Score]:
     for line in told:
         if not isinstance(line, list | tuple) or len(line) != 3:
             raise BadAnswer(f"sent {_shown(line)} for a score")
-        case, metric, given = line
-        if not isinstance(case, str) or not isinstance(metric, str):
+        case, name, given = line
+        if not isinstance(case, str) or not isinstance(name, str):
             raise BadAnswer(f"sent {_shown(line)} for a score")
         value = finite(given)
         if value is None:
-            raise BadAnswer(f"{printable(metric)} of case {printable(case)} is {_shown(given)}")
-        if (case, metric) in rows:
+            raise BadAnswer(f"{printable(name)} of case {printable(case)} is {_shown(given)}")
+        if (case, name) in rows:
             raise BadAnswer(f"scored case {printable(case)} twice")
-        rows[case, metric] = Score(site, case, metric, value)
+        rows[case, name] = Score(site.name, case, name, value)
+    _refuse_holes(rows, site, split, metric)
     return list(rows.values())
+
+
+def _refuse_holes(
+    rows: Mapping[tuple[str, str], Score], site: Site, split: str, metric: str | None
+) -> None:
+    """Refuses scores of fewer or more cases than the site has, and cases without the metric."""
+    cases = dict.fromkeys(case for case, _ in rows)
+    for case in cases:
+        if metric is not None and (case, metric) not in rows:
+            raise BadAnswer(f"case {printable(case)} has no {metric}", SAME_STUDY)
+    count = site.cases.get(split, len(cases))
+    if len(cases) != count:
+        raise BadAnswer(f"scored {len(cases)} cases of {split}, and it has {count}", SAME_STUDY)
 
 
 def class_counts_of(answer: Note) -> list[int] | None:

@@ -102,7 +102,8 @@ def federate(
             remedy="add holdout= to every LoaderSite",
         )
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
-    problem = Problem(network, loss, data, METRIC)
+    # A loader with a sampler, or without its last batch, gives other cases than its data set has.
+    problem = Problem(network, loss, data, METRIC, counted=False)
     check_run(chosen, rounds, select, problem)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))

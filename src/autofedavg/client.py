@@ -70,12 +70,14 @@ class Problem:
         loss: (network, batch) -> scalar.
         sites: each site's data, by name.
         metric: the score by which models are chosen; higher is better.
+        counted: whether every site scores exactly the cases that it counts.
     """
 
     network: Callable[[], nn.Module]
     loss: Loss
     sites: Mapping[str, LocalData]
     metric: str = "dice"
+    counted: bool = True
 
     def initial(self, seeds: Seeds) -> tuple[Model, Layout]:
         """w^0 and the layout of the network, from the run's seed."""

@@ -52,6 +52,7 @@ class Federation:
         quorum: how many clients must answer a call; None or 0 for all of them.
         exchange: time limits, quorums of single calls, retries, bad answers, encodings.
         seeds: the run's random streams, for what the server itself draws.
+        counted: whether the roster's numbers of cases are those that are scored.
 
     Note:
         With a quorum below K the method goes on over those that answered (decisions 14 and 31);
@@ -65,8 +66,10 @@ class Federation:
         quorum: int | None = None,
         exchange: Exchange = Exchange(),  # noqa: B008 - frozen
         seeds: Seeds = Seeds(0),  # noqa: B008 - frozen
+        counted: bool = True,
     ) -> None:
         self.fleet, self.seeds, self.exchange = fleet, seeds, exchange
+        self._counted = counted
         self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
@@ -212,10 +215,15 @@ class Federation:
         asked = dict.fromkeys(sites, note)
         return self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend))
 
-    def evaluate(self, w: Model | Bank, split: str) -> Scores:
+    def evaluate(self, w: Model | Bank, split: str, metric: str | None = None) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
         Every client must answer for the test split, whatever the quorum: a table has no holes.
+
+        Args:
+            w: what is scored.
+            split: the cases.
+            metric: the score that every case must have; None where any will do.
 
         Raises:
             FederationError: the test split is asked for before training is over.
@@ -234,7 +242,8 @@ class Federation:
             asked = dict.fromkeys(self.names, Note(bag_of(w), {**facts, "sites": list(w.sites)}))
 
         def read(name: str, answer: Note) -> list[Score]:
-            return scores_of(answer, name)
+            site = self.sites[self._position[name]]
+            return scores_of(answer, site if self._counted else Site(name, {}), split, metric)
 
         def mend(_: str, answer: Note) -> Note | None:
             if isinstance(w, Bank) or not lacks(answer):

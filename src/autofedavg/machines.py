@@ -117,7 +117,9 @@ def clients(
         threads=machine.threads,
         device=machine.device,
     ) as fleet:
-        yield Federation(fleet, quorum=quorum, exchange=exchange, seeds=seeds)
+        yield Federation(
+            fleet, quorum=quorum, exchange=exchange, seeds=seeds, counted=problem.counted
+        )
 
 
 def machine_of(path: Path, asked: Machine) -> Machine:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from autofedavg.averaging import Bank, Model
+from autofedavg.errors import FederationError
 from autofedavg.forms import Form
 from autofedavg.layouts import no_counters
 
@@ -87,8 +88,18 @@ class Scores:
         Args:
             metric: the score.
             before: earlier means of sites; one stands in for a site that has none here.
+
+        Raises:
+            FederationError: there is no such score.
         """
         means = {**(before or {}), **self.by_site(metric)}
+        if not means:
+            raise FederationError(
+                f"no case of any site has a score called {metric}",
+                client="all",
+                call="evaluate",
+                remedy="score every case by the study's metric",
+            )
         return sum(means[site] for site in sorted(means)) / len(means)
 
 

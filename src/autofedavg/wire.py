@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from autofedavg.errors import AutoFedAvgError
+from autofedavg.errors import AutoFedAvgError, printable
 from autofedavg.notes import Facts, Note
 
 MAGIC = b"AFA1"
@@ -30,6 +31,12 @@ TYPES = frozenset(
 )
 _DIGEST = 16
 _HEAD = len(MAGIC) + _DIGEST + 8
+_LARGEST = 2**63  # a whole number is one that tensors and other languages can hold
+# A tensor of nothing may still have strides that no number holds.
+_UNREADABLE = (
+    *(SafetensorError, ValueError, KeyError, TypeError),
+    *(RuntimeError, OverflowError, MemoryError),
+)
 
 
 class WireError(AutoFedAvgError):
@@ -69,7 +76,7 @@ def decode(data: bytes) -> Note:
     facts = facts_of_text(rest[8 : 8 + length])
     try:
         arrays = load(rest[8 + length :])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise WireError(f"this is no note: its tensors cannot be read ({error})") from error
     return checked(arrays, facts)
 
@@ -77,6 +84,13 @@ def decode(data: bytes) -> Note:
 def facts_text(facts: Mapping[str, Any]) -> str:
     """A note's plain values as JSON."""
     return json.dumps(facts, allow_nan=False)
+
+
+def not_sent(verb: str, error: Exception) -> Note:
+    """What a site says where its answer cannot be encoded: nothing of what was in it."""
+    kind = type(error).__name__
+    asked = printable(verb)[:80]
+    return Note({}, {"error": f"its answer to {asked} cannot be sent ({kind}); see its own log"})
 
 
 def facts_of_text(text: object) -> Facts:
@@ -88,7 +102,11 @@ def facts_of_text(text: object) -> Facts:
     if not isinstance(text, str | bytes) or len(text) > MOST_FACTS:
         _refuse(f"its values are no text of at most {MOST_FACTS} bytes")
     try:
-        facts = json.loads(text, parse_constant=_no_constant)
+        # Given bytes, json would guess an encoding and let halves of letters through.
+        text = text.decode() if isinstance(text, bytes) else text
+        facts = json.loads(text, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite)
+        if not text.isascii() or "\\ud" in text or "\\uD" in text:
+            json.dumps(facts, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise WireError(f"this is no note: its values are not JSON ({error})") from error
     if not isinstance(facts, dict):
@@ -114,6 +132,19 @@ def checked(arrays: object, facts: Facts) -> Note:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 20 or not -_LARGEST <= (value := int(digits)) < _LARGEST:
+        raise ValueError("a whole number is too large")
+    return value
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError("a number is too large")
+    return value
 
 
 def _refuse(why: str) -> NoReturn:

@@ -15,7 +15,7 @@ from autofedavg.client import Client
 from autofedavg.errors import DataError, FederationError, error_facts
 from autofedavg.exchange import CALLS, Exchange
 from autofedavg.federation import Federation
-from autofedavg.notes import Lost, Note
+from autofedavg.notes import Lost, Note, Site
 from autofedavg.seeds import Seeds
 from flaky import SPOILT, Fault, FlakyFleet
 from toy import METRIC, DirectFleet, float64, forge, lose, toy_problem
@@ -443,6 +443,51 @@ def test_scores_that_are_none_are_refused(problem, w0, scores, says):
     fleet = DirectFleet(problem, intercept=forge("B", "evaluate", answer))
     with pytest.raises(FederationError, match=f"^client B, evaluate: {says}"):
         Federation(fleet).evaluate(w0, "validation")
+
+
+def six(metric: str = METRIC, first: int = 0) -> list[list]:
+    """Scores of as many cases as a toy site has for validation."""
+    return [[f"validation-{i}", metric, 0.5] for i in range(first, first + 6)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (six("other"), f"case validation-0 has no {METRIC}"),
+        ([*six()[:5], ["validation-5", "other", 0.5]], f"case validation-5 has no {METRIC}"),
+        ([*six(), ["validation-6", "other", 0.5]], f"case validation-6 has no {METRIC}"),
+        (six()[:5], "scored 5 cases of validation, and it has 6"),
+        (six() + six(first=6), "scored 12 cases of validation, and it has 6"),
+    ],
+)
+def test_scores_of_other_cases_or_without_the_metric_are_refused(problem, w0, scores, says):
+    answer = Note({}, {"scores": scores})
+    fleet = DirectFleet(problem, intercept=forge("B", "evaluate", answer))
+    with pytest.raises(FederationError, match=f"^client B, evaluate: {says}"):
+        Federation(fleet).evaluate(w0, "validation", METRIC)
+    left = Federation(fleet, quorum=2, exchange=Exchange(bad_answers="drop"))
+    assert list(left.evaluate(w0, "validation", METRIC).by_site(METRIC)) == ["A", "C"]
+
+
+def test_more_metrics_of_a_case_are_welcome(problem, w0):
+    answer = Note({}, {"scores": six("dice:liver") + six() + six("label_voxels")})
+    fleet = DirectFleet(problem, intercept=forge("B", "evaluate", answer))
+    scores = Federation(fleet).evaluate(w0, "validation", METRIC)
+    assert len(scores.rows) == 6 + 18 + 6
+    assert Federation(fleet).evaluate(w0, "validation") == scores
+
+
+def test_cases_are_counted_only_where_their_number_is_known(problem, w0):
+    answer = Note({}, {"scores": six()[:5]})
+    fleet = DirectFleet(problem, intercept=forge("B", "evaluate", answer))
+    assert len(Federation(fleet, counted=False).evaluate(w0, "validation", METRIC).rows) == 17
+
+    class Uncounted(DirectFleet):
+        def roster(self):
+            return [Site(name, {"train": 8}) for name in "ABC"]
+
+    fleet = Uncounted(problem, intercept=fleet.intercept)
+    assert len(Federation(fleet).evaluate(w0, "validation", METRIC).rows) == 17
 
 
 @pytest.mark.parametrize("counts", [[1, -1], [True], "3", {"0": 3}, [1.5]])

@@ -37,7 +37,8 @@ arrays = st.dictionaries(
     ),
     max_size=4,
 )
-facts = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=8) | st.none())
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+facts = st.dictionaries(st.text(max_size=8), WHOLE | st.text(max_size=8) | st.none())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,15 +107,41 @@ def test_what_is_no_note_is_refused(read, message):
         np.zeros(2, dtype=np.complex64),
         np.zeros(2, dtype=np.uint64),
         np.array(["2026-11-15"], dtype="datetime64[D]"),
+        np.zeros(2, dtype="timedelta64[s]"),
+        np.zeros(2, dtype=">i2"),
+        np.zeros(2, dtype=np.int16),
+        np.zeros(2, dtype=np.longdouble),
+        np.zeros(2, dtype=np.bool_),
+        np.zeros(2, dtype="V3"),
+        np.zeros(2, dtype=[("x" * 1000, "f4", (2, 2)), ("b", "O")]),
+        np.zeros((0, 2**60), dtype=">f4"),
     ],
+    ids=lambda array: str(array.dtype)[:20],
 )
 def test_arrays_of_other_kinds_are_refused(array):
     message = as_weights(Note({"values": torch.ones(3)}))
     for name in ("values", "other"):
         spoilt = copy.deepcopy(message)
         spoilt["DXO"]["data"][name] = array
-        with pytest.raises(WireError):
+        with pytest.raises(WireError) as refused:
             of_weights(spoilt)
+        assert len(str(refused.value)) < 200, "the sender's words are cut"
+        if array.dtype != np.int16:
+            spoilt["DXO"]["meta"]["autofedavg_bfloat16"] = [name]
+            with pytest.raises(WireError, match="cannot be bfloat16"):
+                of_weights(spoilt)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.int16])
+@pytest.mark.parametrize("shape", [(0, 2**59), (1,) * 64, (0,) * 64, (2**59, 0, 1)], ids=str)
+def test_arrays_of_odd_shapes_are_read_or_refused(shape, kind):
+    message = as_weights(Note({"values": torch.ones(3)}))
+    message["DXO"]["data"]["values"] = np.zeros(shape, kind)
+    try:
+        note = of_weights(message)
+    except WireError:
+        return
+    assert tuple(note.arrays["values"].shape) == shape
 
 
 JUNK = (None, -1, 2**70, float("nan"), "", "x" * 300, b"\xff", [], {}, [[]], {"a": {}}, True, {1})

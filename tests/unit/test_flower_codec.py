@@ -104,6 +104,37 @@ def test_every_type_shape_and_name_comes_through(dtype, shape, name, word):
     assert same(unpack(from_records(to_records(pack(note)))), note)
 
 
+def shaped(shape: tuple[int, ...], kind: str = "<f4", body: bytes = b"") -> bytes:
+    """A NumPy file with this header."""
+    return npy({"descr": kind, "fortran_order": False, "shape": shape}, body)
+
+
+ODD = [(0, 2**62), (0, 2**70), (2**62, 0, 4), (1,) * 65, (0,) * 65, (True,), (False,), (2**70,)]
+
+
+@pytest.mark.parametrize("shape", ODD, ids=lambda shape: str(shape)[:20])
+@pytest.mark.parametrize("kind", ["<f8", "<f4", "<i2"])
+def test_shapes_that_no_array_has_are_refused(shape, kind):
+    body = bytes(int(kind[-1])) if 0 not in shape else b""
+    with pytest.raises(WireError, match="this is no note"):
+        unpack(Parcel("{}", {"a": Packed("float32", (1,), shaped(shape, kind, body))}))
+
+
+def test_an_odd_header_that_changes_on_the_way_is_refused_too():
+    dice = random.Random(8)
+    wholes = [shaped(shape, body=b"0" * 4) for shape in [*ODD, (1,), (0, 2**50)]]
+    read = 0
+    for _ in range(5000):
+        data = dice.choice(wholes)
+        data = mutated(data, dice) if dice.random() < 0.9 else data
+        try:
+            unpack(Parcel("{}", {"a": Packed("float32", (1,), data)}))
+            read += 1
+        except WireError:
+            pass
+    assert read > 50
+
+
 def test_a_note_that_changes_on_the_way_is_a_note_or_refused():
     """10,000 mutated records and frames: a note or a WireError, never anything else."""
     dice = random.Random(7)

@@ -130,6 +130,22 @@ def test_two_nodes_under_one_name_are_refused_naming_both(registered):
     assert isinstance(ask(fleet, "A")["A"], Note)
 
 
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_claim_to_a_registered_name_does_not_knock_its_node_out(first):
+    grid = Grid(n2=Node("A", "A"), n4=Node("B"))
+    grid.nodes[first] = Node("A", answer=lambda _note: Note({}, {"from": "an impostor"}))
+    fleet = FlowerFleet(grid)
+    for _ in range(2):
+        answers = ask(fleet, "A", "B")
+        assert answers["A"].facts == answers["B"].facts == {"t": 1}
+    assert grid.nodes[first].asked == ["name"]
+    del grid.nodes[2]
+    assert ask(fleet, "A") == {"A": Lost("is not connected")}, "the name stays its own"
+    assert "ask" not in grid.nodes[first].asked
+    grid.nodes[9] = Node("A", "A")
+    assert isinstance(ask(fleet, "A")["A"], Note)
+
+
 def test_a_node_that_is_gone_and_came_back_under_a_new_id_is_not_two(monkeypatch):
     monkeypatch.setattr(rosters, "NAMING", 0.5)
     grid = Grid(n1=Node("A"))

@@ -5,9 +5,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
+from autofedavg.api import federate
 from autofedavg.client import Client, MemoryShelf, Problem
 from autofedavg.errors import DataError
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite
+from autofedavg.machines import Machine
 from autofedavg.notes import Note, arrays_of
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training, Workbench
@@ -247,6 +249,19 @@ def test_without_a_test_loader_the_validation_cases_are_scored_again():
     validation, test = local.score(network, "validation"), local.score(network, "test")
     assert [s.value for s in validation] == [s.value for s in test]
     assert test[0].case == "test-00000"
+
+
+def test_a_loader_may_give_other_cases_than_its_data_set_has():
+    """Without the last batch, or by a sampler: what is scored is what it gives."""
+    few = RandomSampler(numbers(100, 5), num_samples=3)
+    sites = {
+        "A": LoaderSite(loader(numbers(0, 7)), loader(numbers(100, 5), drop_last=True)),
+        "B": LoaderSite(loader(numbers(7, 7)), DataLoader(numbers(100, 5), sampler=few)),
+    }
+    result = federate(
+        mlp, loss, sites, confidence, method="fedavg", rounds=1, machine=Machine(device="cpu")
+    )
+    assert result.summary.by_site.keys() == {"A", "B"}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

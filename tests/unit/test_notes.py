@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from autofedavg.averaging import Model
+from autofedavg.errors import FederationError
 from autofedavg.notes import Note, Score, Scores, arrays_of, model_of, total_bytes
 from toy import float64
 
@@ -52,3 +53,9 @@ def test_scores_are_averaged_over_cases_then_over_sites():
     assert scores.by_site("dice") == pytest.approx({"A": 0.3, "B": 0.9})
     assert scores.mean("dice") == pytest.approx(0.6)
     assert scores.by_site("other") == {"A": 9.0}
+
+
+def test_a_mean_over_nothing_is_said_to_be_none():
+    with pytest.raises(FederationError, match="no case of any site has a score called f1"):
+        Scores(ROWS).mean("f1")
+    assert Scores(()).mean("f1", {"A": 0.5}) == 0.5, "an earlier score stands in"

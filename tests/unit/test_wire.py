@@ -1,5 +1,6 @@
 """A note as bytes, and ten thousand things that are none."""
 
+import json
 import random
 
 import pytest
@@ -85,6 +86,96 @@ def sealed(facts: bytes, tensors: bytes = b"") -> bytes:
 
     rest = len(facts).to_bytes(8, "big") + facts + tensors
     return MAGIC + hashlib.blake2b(rest, digest_size=16).digest() + rest
+
+
+def tensors(shape: list[int], kind: str = "F32", ends: int = 0) -> bytes:
+    """A safetensors file with this header."""
+    head = {"values": {"dtype": kind, "shape": shape, "data_offsets": [0, ends]}}
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(ends)
+
+
+HOLLOW = [[0, 2**62, 4], [0, 2**62], [0, 2**63], [0, 2**64 - 1], [2**32, 0, 2**32, 2**32]]
+
+
+@pytest.mark.parametrize("shape", HOLLOW, ids=str)
+@pytest.mark.parametrize("kind", ["F32", "BF16", "I64", "U8"])
+def test_no_shape_breaks_the_reader(shape, kind):
+    """Nothing is in such a tensor; its strides are beyond all numbers."""
+    try:
+        note = decode(sealed(b"{}", tensors(shape, kind)))
+    except WireError:
+        return
+    assert list(note.arrays["values"].shape) == shape
+
+
+def test_strides_beyond_all_numbers_are_refused():
+    with pytest.raises(WireError, match="tensors cannot be read"):
+        decode(sealed(b"{}", tensors([0, 2**62, 4])))
+
+
+def test_ten_thousand_notes_spoilt_before_they_were_sealed():
+    """Their digest is true, so all of their inside is read: a note or a WireError."""
+    dice = random.Random(6)
+    facts = [b'{"t": 1, "loss": 0.5, "x": "\\u00e9\\ud83d\\ude00", "scores": [["a", "dice", 1]]}']
+    facts += [b'{"x": "\\ud800"}', b'{"t": ' + b"9" * 400 + b"}", b'{"t": 1e999}']
+    files = [tensors([2, 3], "F32", 24), tensors([4], "BF16", 8)]
+    files += [tensors(shape) for shape in HOLLOW]
+    read = 0
+    for _ in range(10_000):
+        parts = [bytearray(dice.choice(facts)), bytearray(dice.choice(files))]
+        part = dice.choice(parts)
+        for _ in range(dice.randint(0, 3)):
+            at = dice.randrange(len(part))
+            match dice.randrange(3):
+                case 0:
+                    part[at] ^= 1 << dice.randrange(8)
+                case 1:
+                    part[at : at + 1] = dice.choice(
+                        [b"0", b"9" * 19, b"-1", b"\\ud83d", b"\xed\xa0\x80"]
+                    )
+                case _:
+                    part[at : at + 2] = b""
+        try:
+            note = decode(sealed(*map(bytes, parts)))
+        except WireError:
+            continue
+        read += 1
+        assert encode(Note({}, note.facts)), "what was read can be said again"
+        json.dumps(note.facts, ensure_ascii=False).encode()
+    assert read > 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"site": "\ud800"}',
+        r'{"\uDFFF": 1}',
+        r'{"a": [{"b": "x\ude00\ud83d"}]}',
+        '{"site": "\ud800"}',
+        b'{"site": "\xed\xa0\x80"}',
+        '{"site": "\ud800"}'.encode("utf-16", "surrogatepass"),
+    ],
+    ids=ascii,
+)
+def test_text_that_no_encoding_can_carry_is_refused(text):
+    with pytest.raises(WireError, match="not JSON"):
+        facts_of_text(text)
+
+
+@pytest.mark.parametrize("number", ["9" * 400, str(2**63), str(-(2**63) - 1), "9" * 5000, "1e999"])
+def test_numbers_beyond_all_use_are_refused(number):
+    with pytest.raises(WireError, match="not JSON"):
+        facts_of_text('{"a": [{"t": NUMBER}]}'.replace("NUMBER", number))
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 0, 1e300])
+def test_numbers_at_the_bounds_are_taken(number):
+    assert facts_of_text(facts_text({"t": number})) == {"t": number}
+
+
+def test_whole_pairs_of_surrogates_are_one_letter():
+    assert facts_of_text(r'{"x": "\ud83d\ude00 \\ud800"}') == {"x": "\U0001f600 \\ud800"}
 
 
 @pytest.mark.parametrize(

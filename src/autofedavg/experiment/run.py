@@ -194,7 +194,8 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
     scores: Scores | None = None
     if desk.validates:
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
-        scores = federation.evaluate(state.w, "validation") if _predicts(state) else None
+        if _predicts(state):
+            scores = federation.evaluate(state.w, "validation", metric)
     by_site = scores.by_site(metric) if scores else {}
     # Where a site did not answer, its latest score stands in: no round wins by its absence.
     mean = scores.mean(metric, best.seen) if scores else None
@@ -274,7 +275,7 @@ def _test(desk: Desk, best: Best, watch: Watcher | None) -> None:
             seen = (done, len(names))
             watch(Seen(desk.T, desk.T, None, None, desk.federation.names, seen))
         done += 1
-        found = desk.federation.evaluate(w, "test").rows
+        found = desk.federation.evaluate(w, "test", desk.metric).rows
         rows.extend(ScoreRow(name, row.site, "test", *row[1:]) for row in found)
 
     for name, checkpoint in names.items():

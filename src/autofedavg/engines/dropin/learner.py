@@ -104,7 +104,7 @@ class WeightLearner:
             ) from error
         self.quorum, self.seed = settings.get("quorum", 0), settings.get("seed", 0)
         for name, value in (("quorum", self.quorum), ("seed", self.seed)):
-            if not isinstance(value, int) or value < 0:
+            if not isinstance(value, int) or not 0 <= value < 2**63:
                 raise ConfigError(f"{name} is {value!r}", where=where, remedy="use 0, 1, 2, ...")
         self._names: dict[str, str] = {}  # by address
         self._layout: tuple[str, Layout] | None = None  # and who told it first

@@ -98,13 +98,17 @@ def _tensor(array: object, brain: bool) -> Tensor:
     if not isinstance(array, np.ndarray):
         raise WireError(f"this is no note: {type(array).__name__} stands where an array should")
     if brain and array.dtype != np.int16:
-        raise WireError(f"this is no note: {array.dtype} cannot be bfloat16")
+        raise WireError(f"this is no note: {_kind(array)} cannot be bfloat16")
     try:
         # What FLARE received may be read-only memory, which torch would not keep to.
         tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
-    except (TypeError, ValueError) as error:
-        raise WireError(f"this is no note: an array of type {array.dtype}") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        raise WireError(f"this is no note: an array of type {_kind(array)}") from error
     return tensor.view(torch.bfloat16) if brain else tensor
+
+
+def _kind(array: np.ndarray[Any, Any]) -> str:
+    return str(array.dtype)[:80]  # the names of a structure's fields are the sender's
 
 
 def _said(error: Exception) -> str:

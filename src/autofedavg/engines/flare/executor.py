@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -23,6 +24,9 @@ from autofedavg.engines.flare.fleet import BY_TASK, GLANCE, TOPIC, VERB, WITHIN
 from autofedavg.engines.remote.desk import SiteDesk
 from autofedavg.errors import AutoFedAvgError
 from autofedavg.notes import Note
+from autofedavg.wire import not_sent
+
+log = logging.getLogger(__name__)
 
 SITE_FILE = "autofedavg.toml"  # in the `local` folder of the site's kit
 SITE_VARIABLE = "AUTOFEDAVG_SITE"  # another such file, or a folder with a <site>.toml
@@ -90,7 +94,7 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             if not promise.set_running_or_notify_cancel():
                 return  # too late: nobody waits any more
             try:
-                promise.set_result(write(desk.answer(verb, read(message))))
+                promise.set_result(_written(verb, desk.answer(verb, read(message)), write))
             except Exception as error:
                 promise.set_exception(error)
 
@@ -107,6 +111,15 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             except AutoFedAvgError as error:
                 self.log_error(fl_ctx, f"{verb}: {error}")
                 return make_reply(ReturnCode.BAD_REQUEST_DATA)
+
+
+def _written(verb: str, answer: Note, write: Callable[[Note], Shareable]) -> Shareable:
+    """An answer as FLARE carries it, or that it cannot be."""
+    try:
+        return write(answer)
+    except Exception as error:
+        log.exception("%s", verb)
+        return write(not_sent(verb, error))
 
 
 def _site_file(site: str, folder: str) -> Path | None:

@@ -77,10 +77,13 @@ def _from_file(key: str, packed: Packed) -> Tensor:
         raise
     except Exception as error:  # NumPy's reader may raise anything over a damaged header
         raise WireError(f"this is no note: array {key!r} has no NumPy header") from error
-    size = math.prod(shape) * dtype.itemsize
-    if dtype.str not in _TYPES or by_columns or min(shape, default=0) < 0:
+    if dtype.str not in _TYPES or by_columns or not all(type(n) is int and n >= 0 for n in shape):
         raise WireError(f"this is no note: array {key!r} is of a kind that a note does not hold")
+    size = math.prod(shape) * dtype.itemsize
     if size != len(packed.data) - start:
         raise WireError(f"this is no note: array {key!r} is not as long as it says")
     values = np.frombuffer(packed.data, dtype, offset=start) if size else np.empty(0, dtype)
-    return torch.from_numpy(values.reshape(shape).copy())
+    try:
+        return torch.from_numpy(values.reshape(shape).copy())
+    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        raise WireError(f"this is no note: array {key!r} has a shape that no array has") from error

@@ -31,18 +31,22 @@ def answer(message: Message, context: Context, watch: int, stays: bool) -> Recor
         stays: whether this process stays for the next message.
 
     Raises:
-        AutoFedAvgError: there is no answer; names no path or case, since it is sent on.
+        RunError: there is no answer; names no path or case, since Flower sends its text on.
     """
+    try:
+        return _answer(message, context, watch, stays)
+    except Exception as error:
+        log.exception("%s", message.metadata.message_type)
+        raise RunError(said(error)) from None
+
+
+def _answer(message: Message, context: Context, watch: int, stays: bool) -> RecordDict:
     action = message.metadata.message_type.partition(".")[2]
     site = _site(context)
     # Flower knows objects by their content: two equal replies at once would share one.
     about = {"site": site, "stays": "yes" if stays else "no", "to": message.metadata.message_id}
     if action == ASK:
-        try:
-            return to_records(_ask(message, context, site, watch, about))
-        except OSError as error:
-            log.exception("%s", site)
-            raise RunError(f"{type(error).__name__}, and this site's own log says more") from None
+        return to_records(_ask(message, context, site, watch, about))
     if action == BYE:
         resident.dismiss(site, _job(context))
     return RecordDict({"about": ConfigRecord(dict(about))})

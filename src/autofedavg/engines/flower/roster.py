@@ -2,7 +2,7 @@
 
 A name that the server's administrator registered with a node's key (`flwr supernode register
 --name`) is the site's name, whatever the node says. Nodes without a registered name are asked;
-what they say is their own word.
+what they say is their own word, and no claim to a name that was once seen registered.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Roster:
     def __init__(self) -> None:
         self._here: set[int] = set()
         self._registered: dict[int, str] = {}
+        self._taken: set[str] = set()  # names that were registered, whether their node is here
         self._claims: dict[int, tuple[str | None, float]] = {}  # what a node said, and when
         self._asked: dict[int, float] = {}
         self._silent: dict[int, float] = {}
@@ -33,6 +34,7 @@ class Roster:
         nodes = list(nodes)
         self._here = {node.node_id for node in nodes}
         self._registered = {node.node_id: node.name for node in nodes if node.name}
+        self._taken.update(self._registered.values())
         for table in (self._claims, self._asked, self._silent):
             for node in set(table) - self._here:
                 del table[node]
@@ -91,7 +93,8 @@ class Roster:
     def _names(self) -> dict[str, list[int]]:
         names: dict[str, list[int]] = {}
         for node in sorted(self._here):
-            name = self._registered.get(node) or self._claims.get(node, (None, 0.0))[0]
+            claim = self._claims.get(node, (None, 0.0))[0]
+            name = self._registered.get(node) or (None if claim in self._taken else claim)
             if name:
                 names.setdefault(name, []).append(node)
         return names

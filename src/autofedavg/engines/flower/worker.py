@@ -85,17 +85,21 @@ def _desk(request: Parcel) -> SiteDesk:
 def _answer(desk: SiteDesk, request: Parcel) -> Parcel:
     from autofedavg.engines.flower.codec import pack, unpack
     from autofedavg.notes import Note
-    from autofedavg.wire import WireError
+    from autofedavg.wire import WireError, not_sent
 
     try:
         note = unpack(request)
     except WireError as error:
         log.warning("not a note: %s", error)
         return pack(Note({}, {"error": error.what}))
-    started = time.perf_counter()
-    answer = desk.answer(request.about["verb"], note)
-    log.info("%s: %.3f s", request.about["verb"], time.perf_counter() - started)
-    return pack(answer)
+    started, verb = time.perf_counter(), request.about["verb"]
+    answer = desk.answer(verb, note)
+    log.info("%s: %.3f s", verb, time.perf_counter() - started)
+    try:
+        return pack(answer)
+    except Exception as error:
+        log.exception("%s", verb)
+        return pack(not_sent(verb, error))
 
 
 def _take(folder: Path) -> bool:

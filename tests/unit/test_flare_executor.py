@@ -1,0 +1,86 @@
+"""A FLARE site's executor over a made-up desk."""
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
+
+import torch
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+
+from autofedavg.engines.flare import executor as executors
+from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.engines.flare.fleet import BY_TASK, TOPIC, VERB
+from autofedavg.notes import Note
+
+SECRET = "case 0815"
+
+
+class Desk:
+    """Answers what cannot be sent, once; then what can."""
+
+    def __init__(self, *_args):
+        self.bad = [
+            Note({}, {"loss": float("nan"), "case": SECRET}),
+            Note({}, {"loss": {SECRET}}),
+            Note({"values": torch.ones(2).to_sparse()}, {"case": SECRET}),
+        ]
+
+    def answer(self, verb: str, _note: Note) -> Note:
+        return self.bad.pop() if self.bad else Note({}, {"verb": verb})
+
+
+class Site(FLContext):
+    """Context, engine and workspace of a site."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.handlers = folder, {}
+
+    def get_engine(self, *_args, **_more):
+        return self
+
+    def get_workspace(self):
+        return self
+
+    def get_identity_name(self, *_args, **_more):
+        return "A"
+
+    def get_job_id(self, *_args, **_more):
+        return "job"
+
+    def get_app_config_dir(self, _job):
+        return str(self.folder)
+
+    def get_site_config_dir(self):
+        return str(self.folder)
+
+    def get_run_abort_signal(self):
+        return Signal()
+
+    def register_aux_message_handler(self, topic, handler):
+        self.handlers[topic] = handler
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(executors, "SiteDesk", Desk)
+    monkeypatch.setattr(executors, "text_in", lambda _folder: "{}")
+    site, executor = Site(tmp_path), executors.AutoFedAvgExecutor()
+    executor.handle_event(EventType.START_RUN, site)
+    verb = "update_beta" if small else min(BY_TASK)
+
+    def ask() -> dict:
+        if not small:
+            asked = as_weights(Note({}, {"t": 1}))
+            return of_weights(executor.execute(verb, asked, site, Signal())).facts
+        asked = as_letter(Note({}, {"t": 1}))
+        asked.set_header(VERB, verb)
+        return of_letter(site.handlers[TOPIC](TOPIC, asked, site)).facts
+
+    for _ in range(3):
+        (error,) = ask().values()
+        assert error.startswith(f"its answer to {verb} cannot be sent (")
+        assert SECRET not in error
+    assert ask() == {"verb": verb}
