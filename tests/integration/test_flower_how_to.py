@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+from autofedavg.engines.flower.certificates import CA, make_certificates
 from autofedavg.engines.remote.guard import free_port
 from autofedavg.experiment.ledger import Ledger
 from hospitals import CANARY, SITES, build_hospitals
@@ -88,13 +89,36 @@ def test_a_stranger_and_plain_text_are_refused(reader, tmp_path):
     tool = Path(reader.variables["PATH"].split(":")[0]) / "flower-supernode"
     trusted = ["--root-certificates", str(tmp_path / "server/ca.pem")]
     key = ["--auth-supernode-private-key", str(tmp_path / "north/north")]
-    for how in ([*trusted, *key], trusted, ["--insecure"]):  # not registered; no key; no TLS
-        done = subprocess.run(
+    stranger = {**reader.variables, "FLWR_HOME": str(tmp_path / "stranger")}
+
+    def knock(how: list[str], seconds: float) -> subprocess.CompletedProcess:
+        return subprocess.run(
             [tool, "--superlink", address, "--port", str(free_port()), "--max-retries", "1", *how],
-            env={**reader.variables, "FLWR_HOME": str(tmp_path / "stranger")},
+            env=stranger,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=seconds,
             check=False,
         )
+
+    foreign = make_authority(tmp_path / "foreign")
+    for how in (
+        [*trusted, *key],  # not registered
+        trusted,  # no key
+        ["--insecure"],  # no TLS
+        ["--root-certificates", str(foreign), *key],  # a server that its authority does not know
+    ):
+        done = knock(how, 100)
         assert done.returncode != 0, done.stdout
+        assert "unrecognized arguments" not in done.stderr
+    for site in SITES[1:]:
+        reader.do("key", SITE=site, DATA="nowhere")
+    reader.do("register")
+    with pytest.raises(subprocess.TimeoutExpired):  # the same command, and it stays
+        knock([*trusted, *key], 20)
+
+
+def make_authority(folder: Path) -> Path:
+    folder.mkdir()
+    make_certificates(folder, ["localhost"], 1)
+    return folder / CA
