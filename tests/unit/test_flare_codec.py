@@ -183,8 +183,8 @@ def test_ten_thousand_spoilt_messages_are_notes_or_refused():
         {"t": 3, "sites": ["A", "B"], "loss": 0.5},
     )
     whole = {of_weights: as_weights(note), of_letter: as_letter(note)}
-    refused = 0
-    for turn in range(FUZZED):
+    refused = turn = 0
+    while turn < FUZZED:
         read = dice.choice((of_weights, of_letter))
         message: object = mutated(whole[read], dice)
         if turn % 4 == 0:  # FLARE's bytes; what FLARE cannot read never comes to us
@@ -195,6 +195,7 @@ def test_ten_thousand_spoilt_messages_are_notes_or_refused():
                 message = fobs.loads(bytes(data))
             except Exception:
                 continue
+        turn += 1
         try:
             got = read(message)
         except WireError:
