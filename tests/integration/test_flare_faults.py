@@ -29,6 +29,8 @@ from autofedavg.engines.flare.export import CONTROLLER, export
 from autofedavg.engines.flare.kits import provision
 from deployed import job_of
 
+pytestmark = pytest.mark.slow  # real processes, a minute and more
+
 SITES = ("I", "II", "III")
 ALL_WELL = dict.fromkeys(SITES, "ok")
 KINDS = ["WEIGHTS"]
@@ -107,7 +109,6 @@ def test_a_paused_site_is_lost_at_the_deadline_and_not_a_moment_later(probed):
     assert status == "FINISHED:COMPLETED"
 
 
-@pytest.mark.slow
 def test_a_site_that_died_and_came_back_is_lost_to_the_job_and_waits_for_a_new_one(probed):
     asks = [["sleep", 8, 1], ["local_train", None, 1], ["class_counts", 5, 1], ["waiting", 0, 1]]
     status, lines = probed.ask(
@@ -123,7 +124,6 @@ def test_a_site_that_died_and_came_back_is_lost_to_the_job_and_waits_for_a_new_o
     assert [line.get("answers", line.get("waiting")) for line in lines] == [ALL_WELL, ALL_WELL, []]
 
 
-@pytest.mark.slow
 def test_a_site_s_dead_worker_ends_the_job_and_a_new_one_has_all_sites(probed):
     status, _ = probed.ask(
         [["local_train", 8, 500]], after=2, then=lambda: os.kill(probed.worker("II"), 9)
@@ -133,7 +133,6 @@ def test_a_site_s_dead_worker_ends_the_job_and_a_new_one_has_all_sites(probed):
     assert [line["answers"] for line in lines] == [ALL_WELL, ALL_WELL]
 
 
-@pytest.mark.slow
 def test_a_dead_server_is_started_again_and_takes_a_new_job(probed):
     killed = []
 
@@ -152,7 +151,6 @@ def test_a_dead_server_is_started_again_and_takes_a_new_job(probed):
     assert status == "FINISHED:COMPLETED"
 
 
-@pytest.mark.slow
 def test_a_site_s_own_filters_see_its_models_and_may_keep_them(probed):
     policy = probed.flare.kits.site("II") / "local" / "privacy.json"
     keep = "nvflare.app_common.filters.dxo_blocker.DXOBlocker"

@@ -31,6 +31,7 @@ def copied(tmp_path):
     return shutil.copytree(JOB, tmp_path / "job", ignore=shutil.ignore_patterns("__pycache__"))
 
 
+@pytest.mark.slow
 def test_the_example_job(tmp_path):
     folder = copied(tmp_path)
     done = simulated(folder, tmp_path / "workspace")

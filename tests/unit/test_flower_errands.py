@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,3 +103,15 @@ def test_an_answer_that_cannot_be_sent_does_not_end_the_worker(tmp_path, monkeyp
         ask(resident.BYE)
         serving.join(20)
         assert not serving.is_alive()
+
+
+def test_a_folder_too_long_for_a_socket_is_refused_and_a_long_home_is_left(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 90)
+    monkeypatch.setenv(resident.FOLDER, str(long))
+    with pytest.raises(RunError, match="too long for a socket") as refused:
+        resident.place("A", "job")
+    assert "xxx" not in str(refused.value)  # it may be sent on
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
+    assert resident.short_home() == Path("/tmp")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/var/tmp")
+    assert resident.short_home() == Path("/var/tmp")

@@ -27,7 +27,7 @@ from autofedavg.engines.flower.certificates import (
 )
 from autofedavg.engines.flower.control import Control, Outcome
 from autofedavg.engines.flower.export import export, quoted
-from autofedavg.engines.flower.resident import FOLDER, RUNS
+from autofedavg.engines.flower.resident import FOLDER, RUNS, short_home
 from autofedavg.engines.remote.guard import Guard, free_port
 from autofedavg.engines.remote.job import Job
 from autofedavg.errors import RunError, missing_extra
@@ -81,7 +81,7 @@ class Loopback:
     def __post_init__(self) -> None:
         if find_spec("flwr") is None:
             raise missing_extra("flower", "flwr")
-        self._workers = Path(tempfile.mkdtemp(prefix="autofedavg-"))  # sockets: short paths only
+        self._workers = Path(tempfile.mkdtemp(prefix="autofedavg-", dir=short_home()))
         self._guard = Guard()
         try:
             self._begin()

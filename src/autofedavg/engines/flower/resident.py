@@ -33,6 +33,7 @@ START = 60.0  # seconds a worker may take to listen
 TRIES = 2
 BYE = "bye"
 SOCKET, LOCK, LOG = "socket", "lock", "worker.log"
+LONGEST_HOME = 83  # bytes: a socket's path has at most 107, 24 of them below this folder
 
 
 def workers_folder() -> Path:
@@ -42,7 +43,13 @@ def workers_folder() -> Path:
         RunError: somebody else has it, or may enter it.
     """
     chosen = os.environ.get(FOLDER)
-    path = Path(chosen or Path(tempfile.gettempdir()) / f"autofedavg-{os.getuid()}")
+    path = Path(chosen or short_home() / f"autofedavg-{os.getuid()}")
+    if len(os.fsencode(path)) > LONGEST_HOME:
+        raise RunError(
+            f"the folder of the workers has a path of more than {LONGEST_HOME} bytes, too long for "
+            "a socket below it",
+            remedy=f"name a shorter one in the environment variable {FOLDER}",
+        )
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
     private = found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
@@ -60,6 +67,12 @@ def place(site: str, job: str) -> Path:
     folder = workers_folder() / name
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def short_home() -> Path:
+    """The folder for temporary files, or /tmp where its path is too long for a socket."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(os.fsencode(usual)) < LONGEST_HOME - 32 else Path("/tmp")  # noqa: S108
 
 
 def exchange(site: str, job: str, parcel: Parcel, watch: int) -> Parcel:
