@@ -84,7 +84,7 @@ def test_repeating_a_request_gives_the_same_answer(data, t, verb, mode, constrai
     asked = fleet.sent(verb, "A")
     note = data.draw(st.sampled_from(asked))
     back = make_client(problem, "A")
-    back.shelf.keep_bank(bank, federation._shared[0])
+    back.shelf.keep_bank(bank, fleet.sent("update_beta", "A")[0].facts["digest"])
     first, again = (copied(fleet.clients["A"].answer(verb, each)) for each in (note, note))
     fleet.clients["A"].answer("local_train", fleet.sent("local_train", "A")[0])
     for other in (again, fleet.clients["A"].answer(verb, note), back.answer(verb, note)):
