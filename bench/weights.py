@@ -8,12 +8,13 @@ from torch.func import functional_call
 
 from autofedavg.averaging import Bank, Layout
 from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.client import Client, MemoryShelf
+from autofedavg.client import Client
 from autofedavg.constraints import Dirichlet
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.notes import Note
 from autofedavg.plan import Plan
 from autofedavg.seeds import Seeds
+from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Workbench
 from bench.table import Row, Section
 from bench.timing import Run, interleave

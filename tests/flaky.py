@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from autofedavg.client import MemoryShelf
 from autofedavg.notes import Lost, Note
+from autofedavg.shelves import MemoryShelf
 from toy import DirectFleet
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.averaging import Model
-from autofedavg.errors import AutoFedAvgError, error_in, printable
+from autofedavg.errors import AutoFedAvgError, error_in, from_outside, printable
 from autofedavg.exchange import Encoding
 from autofedavg.notes import Note, Score, Site
 from autofedavg.traffic import Kind, kinds, opened
@@ -23,7 +23,6 @@ from autofedavg.traffic import Kind, kinds, opened
 # and a Dirichlet's weights vary by a thousandth at a concentration of a million.
 THETA_BOUND = 1e6
 SAME_STUDY = "give every site the same study"
-LONGEST = 500  # characters of a site's own words in an error
 
 
 class BadAnswer(Exception):
@@ -56,7 +55,7 @@ def weighed(answer: Note) -> int:
 def refuse_error(answer: Note) -> None:
     """Refuses the answer of a site that says it failed."""
     if "error" in answer.facts:
-        said = printable(str(answer.facts["error"]))[:LONGEST]
+        said = from_outside(answer.facts["error"])
         raise BadAnswer(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
 
 
@@ -64,7 +63,7 @@ def number(answer: Note, fact: str) -> float:
     """A finite number that a site was asked for."""
     value = finite(answer.facts.get(fact, math.nan))
     if value is None:
-        raise BadAnswer(f"its {fact} is {_shown(answer.facts.get(fact, math.nan))}")
+        raise BadAnswer(f"its {fact} is {from_outside(answer.facts.get(fact, math.nan))}")
     return value
 
 
@@ -155,13 +154,13 @@ def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -
     rows: dict[tuple[str, str], Score] = {}
     for line in told:
         if not isinstance(line, list | tuple) or len(line) != 3:
-            raise BadAnswer(f"sent {_shown(line)} for a score")
+            raise BadAnswer(f"sent {from_outside(line)} for a score")
         case, name, given = line
         if not isinstance(case, str) or not isinstance(name, str):
-            raise BadAnswer(f"sent {_shown(line)} for a score")
+            raise BadAnswer(f"sent {from_outside(line)} for a score")
         value = finite(given)
         if value is None:
-            raise BadAnswer(f"{printable(name)} of case {printable(case)} is {_shown(given)}")
+            raise BadAnswer(f"{printable(name)} of case {printable(case)} is {from_outside(given)}")
         if (case, name) in rows:
             raise BadAnswer(f"scored case {printable(case)} twice")
         rows[case, name] = Score(site.name, case, name, value)
@@ -192,7 +191,7 @@ def class_counts_of(answer: Note) -> list[int] | None:
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts
     )
     if not whole:
-        raise BadAnswer(f"its class counts are {_shown(counts)}")
+        raise BadAnswer(f"its class counts are {from_outside(counts)}")
     return list(counts)
 
 
@@ -205,13 +204,9 @@ def missing_of(answer: Note, sites: Sequence[str]) -> list[str]:
     """The models, by site, that a client says it has not got."""
     missing = answer.facts.get("missing", [])
     if not isinstance(missing, list) or not all(name in sites for name in missing):
-        raise BadAnswer(f"says it misses {_shown(missing)}")
+        raise BadAnswer(f"says it misses {from_outside(missing)}")
     return [name for name in sites if name in missing]
 
 
 def _names(answer: Note) -> str:
-    return printable(str(sorted(answer.arrays)))[:LONGEST]
-
-
-def _shown(value: Any) -> str:
-    return printable(str(value))[:LONGEST]
+    return from_outside(sorted(answer.arrays))

@@ -23,11 +23,9 @@ from autofedavg.errors import DataError, TrainingError
 from autofedavg.forms import form_of
 from autofedavg.notes import Facts, Note, Site, arrays_of, model_of
 from autofedavg.seeds import Purpose, Seeds, global_seed
-from autofedavg.shelves import MemoryShelf, Shelf, assembled, received
+from autofedavg.shelves import Shelf, assembled, received
 from autofedavg.traffic import opened, packed
 from autofedavg.workbench import Batch, Loss, Training, Workbench
-
-__all__ = ["CaseScore", "Client", "LocalData", "MemoryShelf", "Problem", "Shelf"]
 
 
 class CaseScore(NamedTuple):

@@ -71,6 +71,9 @@ class MissingExtra(AutoFedAvgError):
     exit_code = 2
 
 
+LONGEST = 300  # characters of what another machine says, in an error
+
+
 _CARRIED: dict[str, type[AutoFedAvgError]] = {
     kind.__name__: kind
     for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError, TrainingError)
@@ -119,3 +122,13 @@ def printable(words: str) -> str:
         'clinic �[2J'
     """
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+
+
+def from_outside(words: object) -> str:
+    r"""What another machine says, short and plain enough for an error, a log or a file.
+
+    Example:
+        >>> from_outside("no\x1b" + "o" * 1000)[:6], len(from_outside("o" * 1000))
+        ('no�ooo', 300)
+    """
+    return printable(str(words))[:LONGEST]

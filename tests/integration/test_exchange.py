@@ -8,7 +8,6 @@ from tests_tiny import TINY
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, federate, read_study, resume, run_study
-from autofedavg.client import MemoryShelf
 from autofedavg.engines.remote.hosting import host
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.exchange import Exchange
@@ -16,6 +15,7 @@ from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.ledger import read_toml
 from autofedavg.experiment.store import RunFolder
 from autofedavg.report.read import read_results
+from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Training
 from deployed import DeskFleet, job_of
 

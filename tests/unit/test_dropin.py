@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg.algorithm import Round, among, auto_fedavg
 from autofedavg.averaging import Layout
-from autofedavg.client import Client, MemoryShelf
+from autofedavg.client import Client
 from autofedavg.engines.dropin.described import described, fitted, told
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
@@ -20,6 +20,7 @@ from autofedavg.errors import ConfigError, FederationError
 from autofedavg.federation import Federation
 from autofedavg.notes import Lost, Note, Site, arrays_of
 from autofedavg.seeds import Seeds
+from autofedavg.shelves import MemoryShelf
 from autofedavg.wire import decode, encode
 from autofedavg.workbench import Training, Workbench
 

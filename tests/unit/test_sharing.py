@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from autofedavg.averaging import Model
-from autofedavg.client import MemoryShelf
 from autofedavg.engines.simulator import Simulator
 from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
@@ -16,6 +15,7 @@ from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.notes import Lost, Note
 from autofedavg.seeds import Seeds
+from autofedavg.shelves import MemoryShelf
 from autofedavg.traffic import as_received
 from flaky import Fault, FlakyFleet
 from toy import (

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from autofedavg.averaging import Layout, Model
-from autofedavg.client import Client, MemoryShelf
+from autofedavg.client import Client
 from autofedavg.errors import AutoFedAvgError, error_facts
 from autofedavg.notes import Lost, Note
+from autofedavg.shelves import MemoryShelf
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 Packed = tuple[dict[str, Any], dict[str, Any]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from autofedavg.errors import from_outside
 from autofedavg.notes import Facts, Lost, Note, Site
 
 MODELS = "models"  # what is said of the models in a note that also carries beta
@@ -59,7 +60,9 @@ class Courier:
             return {name: Note() for name in notes}
         sent = {self._addresses[name]: self._loaded(name, note) for name, note in notes.items()}
         answers = self._carrier.ask(verb, sent, within)
-        named = {name: answers.get(self._addresses[name], Lost("no answer")) for name in notes}
+        named = {
+            name: _plain(answers.get(self._addresses[name], Lost("no answer"))) for name in notes
+        }
         for name, answer in named.items():
             if isinstance(answer, Note):
                 self._bags.pop(name, None)
@@ -84,3 +87,10 @@ class Courier:
         if bag is None:
             return Note(note.arrays, facts)
         return Note({**bag.arrays, **note.arrays}, {**facts, MODELS: bag.facts})
+
+
+def _plain(answer: Note | Lost) -> Note | Lost:
+    """An answer whose words, where it is an error, can be shown."""
+    if isinstance(answer, Lost) or "error" not in answer.facts:
+        return answer
+    return Note({}, {key: from_outside(value) for key, value in answer.facts.items()})

@@ -1,8 +1,10 @@
 """Learned weights in a ClientApp of somebody else's making: one query function.
 
-@app.query("autofedavg")
-def weights(message: Message, context: Context) -> Message:
-return learn_weights(message, context, network=Net(), loss=loss, batches=validation)
+    @app.query("autofedavg")
+    def weights(message: Message, context: Context) -> Message:
+        return learn_weights(message, context, network=Net(), loss=loss, batches=validation)
+
+The ServerApp asks with `autofedavg.engines.flower.strategy.LearnedFedAvg`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from autofedavg.engines.flower.errands import ASK, AWAKE, BYE, NAME
 from autofedavg.engines.flower.post import Mail, Post
 from autofedavg.engines.flower.records import from_records, to_records
 from autofedavg.engines.flower.roster import NAMING, Roster
-from autofedavg.errors import printable
+from autofedavg.errors import from_outside
 from autofedavg.notes import Lost, Note
 from autofedavg.wire import WireError
 
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 GRACE = 10.0  # seconds a message outlives its deadline: to look for an expired one is an error
 FOR_EVER = 30 * 86400.0
 FAREWELL = 20.0  # seconds the sites have to send their workers home
-LONGEST = 300  # characters of an error from outside
 DOZE = 0.5  # seconds after which a node that is done is given something to stay awake with
 AWAKENINGS = 8  # how often, after one answer
 DOZING = 1.2  # seconds such a message lives: no queue of them shall delay the next request
@@ -161,13 +160,13 @@ class _Call:
             return Lost(f"its answer cannot be used: {mail.reply}")
         if mail.reply.has_error():
             error = mail.reply.error
-            reason = printable(str(error.reason or "no reason given"))[:LONGEST]
+            reason = from_outside(error.reason or "no reason given")
             return Lost(f"{reason} (Flower's error {error.code})")
         content = mail.reply.content
         try:
             note, about = opened(lambda: from_records(content))
         except WireError as error:
-            return Lost(f"its answer cannot be used: {printable(str(error))[:LONGEST]}")
+            return Lost(f"its answer cannot be used: {from_outside(error)}")
         wrong = self._roster.contradicts(mail.node, about.get("site", ""))
         if wrong:
             return Lost(wrong)

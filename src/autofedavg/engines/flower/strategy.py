@@ -23,12 +23,11 @@ from autofedavg.engines.dropin.learner import SETTINGS, Learned, WeightLearner
 from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.dropin import ACTION, LINES
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.errors import ConfigError, error_facts, printable
+from autofedavg.errors import ConfigError, error_facts, from_outside, printable
 from autofedavg.notes import Lost, Note
 from autofedavg.wire import WireError
 
 DEADLINE = 3600.0  # seconds: what Flower's own strategies wait for training
-LONGEST = 300  # characters of an error from outside
 
 
 class LearnedFedAvg(FedAvg):
@@ -133,8 +132,8 @@ def _answer(reply: Message) -> Note | Lost:
         try:
             return opened(lambda: from_records(reply.content))[0]
         except WireError as error:
-            return Lost(f"its answer cannot be used: {printable(str(error))[:LONGEST]}")
-    reason = printable(str(reply.error.reason or "no reason given"))[:LONGEST]
+            return Lost(f"its answer cannot be used: {from_outside(error)}")
+    reason = from_outside(reply.error.reason or "no reason given")
     if f"registered with name '{ACTION}'" in reason:
         unable = ConfigError(
             f"its ClientApp has no query function {ACTION!r}",

@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from autofedavg import __version__
-from autofedavg.client import Client, MemoryShelf
+from autofedavg.client import Client
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.errors import AutoFedAvgError, DataError, TrainingError, printable
 from autofedavg.experiment.store import write_atomically
 from autofedavg.notes import Note
 from autofedavg.seeds import Seeds, global_seed
+from autofedavg.shelves import MemoryShelf
 from autofedavg.task import Task
 from autofedavg.wire import facts_text
 from autofedavg.workbench import Workbench, checked_device
