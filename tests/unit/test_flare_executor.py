@@ -11,7 +11,8 @@ from nvflare.apis.signal import Signal
 
 from autofedavg.engines.flare import executor as executors
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.fleet import BY_TASK, TOPIC, VERB
+from autofedavg.engines.flare.fleet import BY_TASK, TOPIC
+from autofedavg.engines.flare.pushing import VERB
 from autofedavg.notes import Note
 
 SECRET = "case 0815"

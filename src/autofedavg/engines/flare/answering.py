@@ -13,13 +13,14 @@ from torch import nn
 
 from autofedavg.engines.dropin.responder import Batches, Responder
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.engines.flare.pushing import VERB
 from autofedavg.errors import AutoFedAvgError, ConfigError, error_facts
 from autofedavg.notes import Note
 from autofedavg.wire import WireError
 from autofedavg.workbench import Loss
 
 TOPIC = "autofedavg_dropin"
-VERB, BY_WEIGHTS = "autofedavg_verb", "autofedavg_by_weights"  # headers of a message
+BY_WEIGHTS = "autofedavg_by_weights"  # header of a message
 LINES = "answer_with(network=..., loss=..., batches=...)"
 
 

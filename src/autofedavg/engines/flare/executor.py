@@ -20,7 +20,8 @@ from nvflare.apis.signal import Signal
 
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
 from autofedavg.engines.flare.export import text_in
-from autofedavg.engines.flare.fleet import BY_TASK, GLANCE, TOPIC, VERB, WITHIN
+from autofedavg.engines.flare.fleet import BY_TASK, GLANCE, TOPIC
+from autofedavg.engines.flare.pushing import VERB, WITHIN
 from autofedavg.engines.remote.desk import SiteDesk
 from autofedavg.errors import AutoFedAvgError
 from autofedavg.notes import Note

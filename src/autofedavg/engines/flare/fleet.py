@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nvflare.apis.controller_spec import Task
@@ -20,15 +19,13 @@ from nvflare.fuel.f3.message import Message
 
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
 from autofedavg.engines.flare.export import TASKS
+from autofedavg.engines.flare.pushing import WITHIN, answer, push
 from autofedavg.errors import RunError
 from autofedavg.notes import Lost, Note
-from autofedavg.wire import WireError
 
 TOPIC = "autofedavg"
-VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
 BY_TASK = frozenset(TASKS)  # what may carry a model: the others are small
 GLANCE = 0.25  # seconds between looks at whether the job was stopped or a site lost
-ENDLESS = 30 * 24 * 3600.0  # seconds: what a message without a limit is given
 LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer is still there
 PING = 2.0  # seconds
 
@@ -116,34 +113,9 @@ class FlareFleet:
     def _by_messages(
         self, verb: str, notes: Mapping[str, Note], within: float | None
     ) -> dict[str, Note | Lost]:
-        """Small notes: pushed, and answered at once.
-
-        FLARE's own way of sending several messages at a time (multicast_aux_requests) fails in
-        2.9.0, so sites with the same note, which mostly is all of them, are asked together.
-        """
-        groups: dict[int, list[str]] = {}
-        for name, note in notes.items():
-            groups.setdefault(id(note), []).append(name)
-
-        def send(names: Sequence[str]) -> Mapping[str, object]:
-            letter = as_letter(notes[names[0]])
-            letter.set_header(VERB, verb)
-            letter.set_header(WITHIN, within)
-            replies: Mapping[str, object] | None = self._engine.send_aux_request(
-                targets=list(names),
-                topic=TOPIC,
-                request=letter,
-                timeout=within or ENDLESS,
-                fl_ctx=self._context,
-                optional=True,
-            )
-            return replies or {}
-
-        replies: dict[str, object] = {}
-        with ThreadPoolExecutor(max_workers=max(1, len(groups))) as hands:
-            for some in hands.map(send, groups.values()):
-                replies |= some
-        return {name: _answer(replies.get(name), of_letter, within) for name in notes}
+        """Small notes: pushed, and answered at once."""
+        replies = push(self._context, TOPIC, verb, notes, within, as_letter)
+        return {name: answer(replies.get(name), of_letter, within) for name in notes}
 
     def _by_tasks(
         self, verb: str, notes: Mapping[str, Note], within: float | None
@@ -192,7 +164,7 @@ class FlareFleet:
         return {
             name: Lost("its part of the job has ended")
             if name in gone and name not in arrived_all
-            else _answer(arrived_all.get(name), of_weights, within)
+            else answer(arrived_all.get(name), of_weights, within)
             for name in tasks
         }
 
@@ -208,12 +180,3 @@ def _stopped() -> RunError:
         where="FLARE",
         remedy="submit it again: it goes on from the last round",
     )
-
-
-def _answer(reply: object, read: Callable[[object], Note], within: float | None) -> Note | Lost:
-    if reply is None:
-        return Lost("no answer" if within is None else f"no answer within {within:g} s")
-    try:
-        return read(reply)
-    except WireError as error:
-        return Lost(str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from torch import Tensor
 
 from autofedavg.engines.dropin.learner import SETTINGS, WeightLearner
-from autofedavg.engines.flare.answering import TOPIC, VERB, LearnedWeights, read, written
+from autofedavg.engines.flare.answering import TOPIC, LearnedWeights, read, written
+from autofedavg.engines.flare.pushing import answer, push
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError, error_facts
 from autofedavg.notes import Lost, Note
-from autofedavg.wire import WireError
 
 COMPONENT = "learned_weights"
 PACKAGE = "autofedavg"  # installed at every site, so FLARE need not put it into the job
@@ -167,7 +166,6 @@ class AuxCarrier:
 
     def __init__(self, context: FLContext, stopped: Signal) -> None:
         self._context, self._stopped = context, stopped
-        self._engine = context.get_engine()
 
     def ask(
         self, verb: str, notes: Mapping[str, Note], within: float | None
@@ -177,34 +175,16 @@ class AuxCarrier:
         Raises:
             RunError: the job was stopped.
         """
-        # FLARE's own way of sending several messages at a time fails in 2.9.0.
-        with ThreadPoolExecutor(max_workers=max(1, len(notes))) as hands:
-            replies = hands.map(lambda name: self._send(verb, name, notes[name], within), notes)
-            answers = dict(zip(notes, replies, strict=True))
+        replies = push(self._context, TOPIC, verb, notes, within, written)
         if self._stopped.triggered:
             raise RunError("the job was stopped", where="FLARE", remedy="submit it again")
-        return answers
+        return {name: _answer(name, replies.get(name), within) for name in notes}
 
-    def _send(self, verb: str, name: str, note: Note, within: float | None) -> Note | Lost:
-        message = written(note)
-        message.set_header(VERB, verb)
-        replies = self._engine.send_aux_request(
-            targets=[name],
-            topic=TOPIC,
-            request=message,
-            timeout=within or DEADLINE,
-            fl_ctx=self._context,
-            optional=True,
-        )
-        reply = (replies or {}).get(name)
-        if reply is None:
-            return Lost(f"no answer within {within or DEADLINE:g} s")
-        if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.TOPIC_UNKNOWN:
-            return Note({}, error_facts(_no_component(name)))
-        try:
-            return read(reply)
-        except WireError as error:
-            return Lost(str(error))
+
+def _answer(name: str, reply: object, within: float | None) -> Note | Lost:
+    if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.TOPIC_UNKNOWN:
+        return Note({}, error_facts(_no_component(name)))
+    return answer(reply, read, within)
 
 
 def _no_component(site: str) -> ConfigError:

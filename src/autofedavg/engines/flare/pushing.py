@@ -1,0 +1,64 @@
+"""Messages that the server pushes to sites of its job, and that are answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+
+from autofedavg.notes import Lost, Note
+from autofedavg.wire import WireError
+
+VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
+ENDLESS = 30 * 24 * 3600.0  # seconds: what a message without a limit is given
+
+
+def push(
+    context: FLContext,
+    topic: str,
+    verb: str,
+    notes: Mapping[str, Note],
+    within: float | None,
+    write: Callable[[Note], Shareable],
+) -> dict[str, object]:
+    """Sends each named site its note; returns what came back, if anything.
+
+    FLARE's own way of sending several messages at a time (multicast_aux_requests) fails in
+    2.9.0, so sites with the same note, which mostly is all of them, are asked together.
+    """
+    engine = context.get_engine()
+    groups: dict[int, list[str]] = {}
+    for name, note in notes.items():
+        groups.setdefault(id(note), []).append(name)
+
+    def send(names: Sequence[str]) -> Mapping[str, object]:
+        message = write(notes[names[0]])
+        message.set_header(VERB, verb)
+        message.set_header(WITHIN, within)
+        replies: Mapping[str, object] | None = engine.send_aux_request(
+            targets=list(names),
+            topic=topic,
+            request=message,
+            timeout=within or ENDLESS,
+            fl_ctx=context,
+            optional=True,
+        )
+        return replies or {}
+
+    found: dict[str, object] = {}
+    with ThreadPoolExecutor(max_workers=max(1, len(groups))) as hands:
+        for replies in hands.map(send, groups.values()):
+            found |= replies
+    return found
+
+
+def answer(reply: object, read: Callable[[object], Note], within: float | None) -> Note | Lost:
+    """The note in a reply, or why there is none."""
+    if reply is None:
+        return Lost("no answer" if within is None else f"no answer within {within:g} s")
+    try:
+        return read(reply)
+    except WireError as error:
+        return Lost(str(error))
