@@ -9,32 +9,12 @@ from pathlib import Path
 
 from autofedavg.engines.flare import Loopback
 from autofedavg.engines.flare.export import CONTROLLER, export
-from autofedavg.engines.remote.job import Job
-from autofedavg.experiment.config import read_study
 from bench import flare_clock
+from bench.jobs import tiny_job
 from bench.table import Row, Section
 from bench.timing import Load, Sample
 
 GOAL = 50.0  # milliseconds
-STUDY = """
-[study]
-name = "bench"
-[base]
-rounds = {rounds}
-[base.task]
-name = "synthetic"
-scale = 0.02
-extent = [24.0, 24.0, 30.0]
-[base.task.pipeline]
-roi = [16, 16, 8]
-channels = [4, 8]
-[base.training]
-iterations = 2
-batch_size = 2
-[[run]]
-name = "row"
-method = {{ name = "auto-fedavg", S = {steps} }}
-"""
 
 
 def measure(rounds: int, steps: int) -> Section:
@@ -56,21 +36,19 @@ def measure(rounds: int, steps: int) -> Section:
 
 
 def _exchanges(home: Path, rounds: int, steps: int) -> dict[str, Sample]:
-    (home / "study.toml").write_text(STUDY.format(rounds=rounds, steps=steps))
-    row = read_study(home / "study.toml").runs[0].resolved()
-    sites = row.task.site_names()
+    job = tiny_job(rounds, steps)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     )
     (home / "runs").mkdir()
-    with Loopback(sites, {}, home / "runs", home / "scratch") as flare:
-        job = export(Job.of("bench", row, 0, sites, threads=1), home / "job")
+    with Loopback(job.sites, {}, home / "runs", home / "scratch") as flare:
+        exported = export(job, home / "job")
         for path in (
             flare.kits.server / "local" / "resources.json",
-            job / "app" / "config" / "config_fed_server.json",
+            exported / "app" / "config" / "config_fed_server.json",
         ):
             path.write_text(path.read_text().replace(CONTROLLER, flare_clock.PATH))
-        flare.carry_out(job, lambda: None)
+        flare.carry_out(exported, lambda: None)
     found: dict[str, list[float]] = {}
     for line in (home / "runs" / flare_clock.TIMES).read_text().splitlines():
         verb, seconds = json.loads(line)

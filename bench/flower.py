@@ -7,18 +7,10 @@ import tempfile
 from pathlib import Path
 
 from autofedavg.engines.flower import Loopback
-from autofedavg.engines.remote.job import Job
-from autofedavg.experiment.config import parse_study
+from bench.jobs import tiny_job
 from bench.table import Row, Section
 from bench.timing import Load, Sample
 
-TASK = {
-    "name": "synthetic",
-    "scale": 0.02,
-    "extent": [24.0, 24.0, 30.0],
-    "pipeline": {"roi": [16, 16, 8], "channels": [4, 8]},
-}
-TRAINING = {"iterations": 2, "batch_size": 2, "learning_rate": 3e-3}
 TOGETHER = 5
 
 
@@ -46,23 +38,9 @@ def measure(steps: int, stock_steps: int) -> Section:
 def _steps(resident: bool, exchanges: int, together: int = 1) -> Sample:
     with tempfile.TemporaryDirectory(prefix="bench-flower-") as folder:
         home = Path(folder)
-        job = _job(exchanges * together, together)
+        job = tiny_job(1, exchanges * together, together)
         with Loopback(job.sites, {}, home / "runs", home / "scratch", resident) as flower:
             flower.run(job, lambda: None)
         said = (job.folder(home / "runs") / "log.txt").read_text()
     found = re.findall(r"update_beta of 3 sites: ([\d.]+) s", said)
     return Sample(tuple(float(seconds) / together for seconds in found))
-
-
-def _job(steps: int, together: int) -> Job:
-    method = {"name": "auto-fedavg", "S": steps, "steps_per_message": together}
-    study = parse_study(
-        {
-            "study": {"name": "bench"},
-            "base": {"rounds": 1, "task": TASK, "training": TRAINING},
-            "run": [{"name": "n-dirichlet", "method": method}],
-        },
-        "bench",
-    )
-    config = study.runs[0].resolved()
-    return Job.of("bench", config, 0, config.task.site_names(), threads=1, wait=300.0)

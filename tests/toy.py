@@ -27,6 +27,12 @@ def float64(values) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+# What a step on beta is told, as the port carries it.
+HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
+HOW |= {"mode": "eval", "data": "validation"}
+BETA = float64([0.0, 0.0, 0.0])
+
+
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A network with the initial weights of this seed; global randomness is left alone."""
     with global_seed(seed):

@@ -18,11 +18,7 @@ from autofedavg.federation import Federation
 from autofedavg.notes import Lost, Note, Site
 from autofedavg.seeds import Seeds
 from flaky import SPOILT, Fault, FlakyFleet
-from toy import METRIC, DirectFleet, float64, forge, lose, toy_problem
-
-HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
-HOW |= {"mode": "eval", "data": "validation"}
-BETA = float64([0.0, 0.0, 0.0])
+from toy import BETA, HOW, METRIC, DirectFleet, forge, lose, toy_problem
 
 
 @pytest.fixture

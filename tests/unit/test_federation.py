@@ -13,6 +13,8 @@ from autofedavg.notes import Lost, Note
 from autofedavg.seeds import Seeds
 from autofedavg.shelves import MemoryShelf
 from toy import (
+    BETA,
+    HOW,
     METRIC,
     DirectFleet,
     float64,
@@ -23,10 +25,6 @@ from toy import (
     same_round,
     toy_problem,
 )
-
-HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
-HOW |= {"mode": "eval", "data": "validation"}
-BETA = float64([0.0, 0.0, 0.0])
 
 
 @pytest.fixture

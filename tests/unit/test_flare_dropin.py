@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 
@@ -28,22 +27,9 @@ from autofedavg.engines.flare.dropin import LearnedFedAvg, LearnedWeights, answe
 from autofedavg.engines.flare.learned import AuxCarrier
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.notes import Lost, Note
+from others_job import batch, loss_of, network
 
 SITES = ("A", "B", "C")
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-
-
-def loss_of(net, batch):
-    return nn.functional.cross_entropy(net(batch[0]), batch[1])
-
-
-def batch(t, s):
-    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(50 * t + s))
-    return x, (x[:, 0] > 0).long()
 
 
 class Engine:
@@ -56,14 +42,15 @@ class Engine:
         self.handlers[topic] = handler
 
     def send_aux_request(self, *, targets, topic, request, timeout, fl_ctx, optional):
-        assert len(targets) == 1
-        site = targets[0]
+        replies = {site: self.deliver(site, topic, request) for site in targets}
+        return {site: reply for site, reply in replies.items() if reply is not None}
+
+    def deliver(self, site, topic, request):
         if topic not in self.handlers:
-            return {site: make_reply(ReturnCode.TOPIC_UNKNOWN)}
+            return make_reply(ReturnCode.TOPIC_UNKNOWN)
         with self.turn:  # sites have a process each, and with it PyTorch's global generator
             reply = self.handlers[topic](topic, request, context(self, site))
-        reply = self.spoil(site, reply)
-        return {} if reply is None else {site: reply}
+        return self.spoil(site, reply)
 
     def get_clients(self):
         return list(SITES)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
@@ -14,22 +13,9 @@ from autofedavg.engines.flower.dropin import learn_weights
 from autofedavg.engines.flower.strategy import LearnedFedAvg
 from autofedavg.errors import AutoFedAvgError, ConfigError, FederationError
 from grids import LocalGrid
+from others_job import batch, loss_of, network
 
 NAMES = {7: "north", 8: "south", 9: "harbour"}
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-
-
-def loss_of(net, batch):
-    return nn.functional.cross_entropy(net(batch[0]), batch[1])
-
-
-def batch(t, s):
-    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(50 * t + s))
-    return x, (x[:, 0] > 0).long()
 
 
 def app_of(*, weights=True, named=True):

@@ -19,6 +19,8 @@ from autofedavg.shelves import MemoryShelf
 from autofedavg.traffic import as_received
 from flaky import Fault, FlakyFleet
 from toy import (
+    BETA,
+    HOW,
     METRIC,
     TRAINING,
     DirectFleet,
@@ -30,9 +32,6 @@ from toy import (
     toy_problem,
 )
 
-HOW = {"gamma": {"name": "softmax"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
-HOW |= {"mode": "eval", "data": "validation"}
-BETA = float64([0.0, 0.0, 0.0])
 ENCODINGS = ["float32", "bfloat16", "difference"]
 PAIRS = [Exchange(down=down, up=up) for down, up in product(ENCODINGS, ENCODINGS)]
 LOSSY = PAIRS[1:]
