@@ -146,15 +146,21 @@ def test_a_sites_own_model_is_another_one(say, tiny_home, tmp_path):
                  (1, 1, 16, 16, 8)) > 0  # fmt: skip
 
 
-@pytest.mark.parametrize("format", FILES)
-@pytest.mark.parametrize("pipeline", [
-    {"network": "basic-unet", "channels": [4, 4, 8, 8, 8, 4], "roi": [32, 16, 16]},
-    {"strides": [[2, 2, 1], [2, 2, 2]], "channels": [4, 8, 8], "residual_units": 1,
-     "roi": [16, 16, 2]},
-    {"roi": [16, 24], "channels": [4, 8], "spacing": "keep"},
-], ids=["basic-unet", "anisotropic", "flat"])  # fmt: skip
-def test_every_network_of_a_pipeline_can_be_exported(say, tmp_path, pipeline, format):
-    task = datalist(tmp_path, **pipeline)
+PIPELINES = {
+    "basic-unet": {"network": "basic-unet", "channels": [4, 4, 8, 8, 8, 4], "roi": [32, 16, 16]},
+    "anisotropic": {"strides": [[2, 2, 1], [2, 2, 2]], "channels": [4, 8, 8], "residual_units": 1,
+                    "roi": [16, 16, 2]},
+    "flat": {"roi": [16, 24], "channels": [4, 8], "spacing": "keep"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "format"), [
+    pytest.param(name, format, marks=pytest.mark.slow)
+    if (name, format) == ("basic-unet", "onnx") else (name, format)  # half a minute alone
+    for name in PIPELINES for format in FILES
+])  # fmt: skip
+def test_every_network_of_a_pipeline_can_be_exported(say, tmp_path, name, format):
+    task = datalist(tmp_path, **PIPELINES[name])
     folder, network = run_folder(tmp_path / "run", {**task, "image_channels": 2})
     save(folder, network)
     code, _, talk = say("export-model", folder.path, "--out", tmp_path, "--format", format)

@@ -33,7 +33,8 @@ def outcome(folder: Path) -> dict:
 
 
 @pytest.mark.timeout(600)
-def test_ten_kills_change_nothing(tiny: Path, tmp_path: Path, command, start) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_kills_change_nothing(kills: int, tiny: Path, tmp_path: Path, command, start) -> None:
     only = ["--only", "n-dirichlet"]
     whole = tmp_path / "whole"
     assert command("run", tiny, *SET, *only, "--out", whole).returncode == 0
@@ -43,7 +44,7 @@ def test_ten_kills_change_nothing(tiny: Path, tmp_path: Path, command, start) ->
     draw = random.Random(seed)
     folder = tmp_path / "killed" / "tiny" / "n-dirichlet" / "seed-0"
     first = ["run", tiny, *SET, *only, "--out", tmp_path / "killed"]
-    for _ in range(10):
+    for _ in range(kills):
         before = lines(folder)
         process = start(*(first if before == 0 else ["resume", folder]))
         target = min(before + draw.randint(1, 2), ROUNDS - 1)
