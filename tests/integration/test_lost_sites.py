@@ -4,9 +4,12 @@ The run ends by itself, its score is as good as the undisturbed one's, and nothi
 """
 
 import os
+import shutil
 import signal
 import statistics
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -33,13 +36,16 @@ ENGINES = ["flare", "flower"]
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    path = tmp_path / "study.toml"
+def study(monkeypatch) -> Iterator[Path]:
+    # A short path: below a long one Flower's workers, and what they log, would lie elsewhere.
+    home = Path(tempfile.mkdtemp(prefix="lost-"))
+    monkeypatch.setenv("TMPDIR", str(home))
+    path = home / "study.toml"
     head = TINY[: TINY.index("[[run]]")].replace('baseline = "fedavg"\n', "")
     head = head.replace("rounds = 3", "rounds = 4\nquorum = 2").replace("= 2\nbatch", "= 20\nbatch")
     path.write_text(head + ROW)
-    return path
+    yield path
+    shutil.rmtree(home, ignore_errors=True)
 
 
 class Going:
