@@ -20,7 +20,8 @@ from autofedavg import algorithm
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.ensemble import Ensemble
 from autofedavg.errors import DataError, TrainingError
-from autofedavg.forms import form_of
+from autofedavg.exchange import Encoding
+from autofedavg.forms import Form, form_of
 from autofedavg.notes import Facts, Note, Site, arrays_of, model_of
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.shelves import Shelf, assembled, received
@@ -88,6 +89,19 @@ class Problem:
         return [Site(name, dict(data.cases())) for name, data in sorted(self.sites.items())]
 
 
+@dataclass(frozen=True)
+class LocalTraining:
+    """One LocalTrain that is asked for: from which model, how, and how the result is sent."""
+
+    t: int
+    start: Model
+    training: Training
+    rate: float
+    mu: float
+    form: Form | None
+    up: Encoding
+
+
 class Client:
     """One institution.
 
@@ -122,39 +136,51 @@ class Client:
         return verbs[verb](note)
 
     def local_train(self, note: Note) -> Note:
+        job = self.training_of(note)
+        return job if isinstance(job, Note) else self.train(job)
+
+    def training_of(self, note: Note) -> LocalTraining | Note:
+        """What a request for local training asks for, or the answer where it cannot be done."""
         how = note.facts
-        t = int(how["t"])
         form = form_of(how.get("form"))
         training = self.workbench.training
         if "rate" in how or "passes" in how or "weight_decay" in how:
             training = training.changed(
                 how.get("rate", 1.0), how.get("passes", 1), how.get("weight_decay")
             )
-        workbench = self.workbench.variant(form, training)
         if how.get("fresh"):
             with global_seed(self.seeds.number(self.site, Purpose.INIT)):
-                start = workbench.drawn()
+                start = self.workbench.variant(form, training).drawn()
         else:
             sent = received(note, self.shelf, self.workbench.layout.dtype)
             if sent is None:
                 return Note({}, {"missing": True})
             start = sent
-        with self._seeded(Purpose.NETWORK, t):
+        t = int(how["t"])
+        rate, mu = training.rate(t, int(how["T"])), float(how.get("mu", 0.0))
+        return LocalTraining(t, start, training, rate, mu, form, how.get("up", "float32"))
+
+    def train(self, job: LocalTraining) -> Note:
+        """Carries out a local training."""
+        with self._seeded(Purpose.NETWORK, job.t):
             model, losses = algorithm.local_train(
-                workbench,
-                start,
-                self.data.train_batches(self.seeds, t, training),
-                training.rate(t, int(how["T"])),
-                float(how.get("mu", 0.0)),
+                self.workbench.variant(job.form, job.training),
+                job.start,
+                self.data.train_batches(self.seeds, job.t, job.training),
+                job.rate,
+                job.mu,
             )
-        loss = self._checked(losses, f"local_train, round {t}")
-        model = replace(model, form=form) if form else model
-        up = how.get("up", "float32")
-        if up == "float32":
+        return self.trained(job, model, losses)
+
+    def trained(self, job: LocalTraining, model: Model, losses: Tensor) -> Note:
+        """Keeps what a local training gave, and answers with it."""
+        loss = self._checked(losses, f"local_train, round {job.t}")
+        model = replace(model, form=job.form) if job.form else model
+        if job.up == "float32":
             return Note(arrays_of(self.shelf.keep_own(model)), {"loss": loss})
-        arrays = packed(model, up, start)
+        arrays = packed(model, job.up, job.start)
         # What it keeps is what the server has of it.
-        self.shelf.keep_own(opened(arrays, up, model.values.dtype, start, form))
+        self.shelf.keep_own(opened(arrays, job.up, model.values.dtype, job.start, job.form))
         return Note(arrays, {"loss": loss})
 
     def share_models(self, note: Note) -> Note:

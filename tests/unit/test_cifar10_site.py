@@ -187,3 +187,33 @@ def test_class_counts_are_those_of_the_training_images(train_on_holdout) -> None
     data = site(5, train_on_holdout)
     trained = [i % 10 for i in range(data.cases()["train"])]
     assert data.class_counts() == [trained.count(c) for c in range(10)]
+
+
+@pytest.mark.parametrize("how", [{"epochs": 3, "iterations": 0}, {"iterations": 7}], ids=str)
+def test_steps_told_by_numbers_are_the_batches(how) -> None:
+    training = Training(batch_size=4, **how)
+    local = site()
+    steps = local.train_steps(Seeds(3), 2, training)
+    batches = list(local.train_batches(Seeds(3), 2, training))
+    assert len(steps.picks) == len(steps.moves) == len(batches)
+    for pick, move, batch in zip(steps.picks, steps.moves, batches, strict=True):
+        there = pick >= 0
+        assert np.all(np.sort(there)[::-1] == there)  # the missing ones are the last
+        same_pictures(local, pick[there], move[there], batch)
+
+
+@pytest.mark.parametrize("split", ["train", "holdout"])
+def test_a_step_on_the_weights_told_by_numbers_is_the_batch(split) -> None:
+    local = site()
+    steps = local.weight_step(Seeds(3), 2, 5, split, 6)
+    batch = local.weight_batch(Seeds(3), 2, 5, split, 6)
+    same_pictures(local, steps.picks[0], steps.moves[0], batch)
+
+
+def same_pictures(local, picks, moves, batch) -> None:
+    images, labels = local.pictures()
+    assert torch.equal(labels[picks.astype(np.int64)], batch[1])
+    flip, place = torch.from_numpy(moves % 2 == 1), moves.astype(np.int64) // 2
+    shift = torch.from_numpy(np.stack([place // 9, place % 9], axis=1))
+    shown = augment(images[picks.astype(np.int64)], shift, flip)
+    assert torch.equal(shown, augment(batch[0], batch[2], batch[3]))

@@ -22,7 +22,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from autofedavg.client import Client, Problem
-from autofedavg.engines.workers import Arena, Crew, Worker
+from autofedavg.engines.stacked import crew_of
+from autofedavg.engines.workers import Arena, Worker
 from autofedavg.errors import AutoFedAvgError, ConfigError
 from autofedavg.notes import Lost, Note, Site
 from autofedavg.seeds import Purpose, Seeds, global_seed
@@ -160,7 +161,7 @@ class Simulator:
         self._arena = Arena(names, workbench.layout, self.device, self.hands.workers > 1)
         shares = share_out(self._sites, self.hands.workers, training)
         self._crews = [
-            Crew(
+            crew_of(
                 {
                     name: Client(
                         name, problem.sites[name], workbench, seeds, self._arena.shelf(name)

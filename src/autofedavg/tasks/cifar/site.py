@@ -19,6 +19,7 @@ from torch.nn import functional
 from autofedavg.client import CaseScore
 from autofedavg.errors import DataError
 from autofedavg.seeds import Purpose, Seeds
+from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.workbench import Training
 
@@ -139,6 +140,7 @@ class CifarSite:
         train_on_holdout: bool,
     ) -> None:
         self.site = site
+        self.shown = Shown(SIZE, MEAN, STD, PAD)
         n = len(local_names)
         trained = n if train_on_holdout else n - aside
         held = ("local", slice(n - aside, n))
@@ -170,9 +172,7 @@ class CifarSite:
         images, labels = self._of("train")
         device = images.device
         order, ends = self._order(seeds, t, training)
-        random = seeds.numpy(self.site, Purpose.TRANSFORMS, t)
-        shift = torch.from_numpy(random.randint(2 * PAD + 1, size=(len(order), 2))).to(device)
-        flip = torch.from_numpy(random.random_sample(len(order)) < 0.5).to(device)
+        shift, flip = (torch.from_numpy(part).to(device) for part in self._moves(seeds, t, order))
         picks = torch.from_numpy(order).to(device)
         start = 0
         for end in ends:
@@ -180,16 +180,34 @@ class CifarSite:
             yield images[pick], labels[pick], shift[start:end], flip[start:end]
             start = end
 
+    def pictures(self) -> tuple[Tensor, Tensor]:
+        return self._arrays["local"]
+
+    def train_steps(self, seeds: Seeds, t: int, training: Training) -> Steps:
+        order, ends = self._order(seeds, t, training)
+        shift, flip = self._moves(seeds, t, order)
+        moves = 2 * (shift[:, 0] * (2 * PAD + 1) + shift[:, 1]) + flip
+        # Where each picture of the round goes: its batch, and its place in it.
+        lengths = np.diff([0, *ends])
+        batch = np.repeat(np.arange(len(ends)), lengths)
+        place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        steps = Steps(
+            np.full((len(ends), training.batch_size), -1, np.int32),
+            np.zeros((len(ends), training.batch_size), np.uint8),
+        )
+        steps.picks[batch, place] = order
+        steps.moves[batch, place] = moves
+        return steps
+
+    def weight_step(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Steps:
+        pick = self._drawn(seeds, t, s, split, batch_size) + self._splits[split][1].start
+        still = 2 * (PAD * (2 * PAD + 1) + PAD)
+        return Steps(pick.astype(np.int32)[None], np.full((1, batch_size), still, np.uint8))
+
     def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> CifarBatch:
         images, labels = self._of(split)
-        if not len(labels):
-            raise DataError(
-                f"there is no {split} image",
-                where=f"site {self.site}",
-                remedy="set task.holdout, or method.learn_on to 'train'",
-            )
-        random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
-        pick = torch.from_numpy(random.randint(len(labels), size=batch_size)).to(images.device)
+        drawn = self._drawn(seeds, t, s, split, batch_size)
+        pick = torch.from_numpy(drawn).to(images.device)
         shift = torch.full((batch_size, 2), PAD, device=images.device)
         flip = torch.zeros(batch_size, dtype=torch.bool, device=images.device)
         return images[pick], labels[pick], shift, flip
@@ -215,6 +233,24 @@ class CifarSite:
         kind, part = self._splits[split]
         images, labels = self._arrays[kind]
         return images[part], labels[part]
+
+    def _drawn(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> np.ndarray:
+        """The images of a step of LearnAggWeight, counted from the first of their split."""
+        n = self.cases()[split]
+        if not n:
+            raise DataError(
+                f"there is no {split} image",
+                where=f"site {self.site}",
+                remedy="set task.holdout, or method.learn_on to 'train'",
+            )
+        random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
+        return random.randint(n, size=batch_size)
+
+    def _moves(self, seeds: Seeds, t: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How far every image of a round is moved, (n, 2), and whether it is flipped."""
+        random = seeds.numpy(self.site, Purpose.TRANSFORMS, t)
+        shift = random.randint(2 * PAD + 1, size=(len(order), 2))
+        return shift, random.random_sample(len(order)) < 0.5
 
     def _order(self, seeds: Seeds, t: int, training: Training) -> tuple[np.ndarray, list[int]]:
         """The images of a round one after another, and where each batch ends."""

@@ -1,0 +1,141 @@
+"""The simulator's clients on one GPU, taking their training steps together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.util import find_spec
+from itertools import accumulate
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from autofedavg.averaging import Model
+from autofedavg.client import Client, LocalTraining
+from autofedavg.engines.workers import Crew
+from autofedavg.errors import AutoFedAvgError, error_facts
+from autofedavg.layouts import no_counters
+from autofedavg.notes import Note
+from autofedavg.seeds import Purpose
+from autofedavg.stacked.layers import Layer, fits, layers_of
+from autofedavg.stacked.pictures import PictureSite
+from autofedavg.stacked.schedule import slots_for
+from autofedavg.workbench import Training
+
+if TYPE_CHECKING:
+    from autofedavg.stacked.stack import Stack
+
+log = logging.getLogger(__name__)
+
+MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
+
+
+def crew_of(clients: Mapping[str, Client]) -> Crew:
+    """A crew whose clients work together where network, data and training allow it."""
+    some = next(iter(clients.values()))
+    if some.workbench.device.type != "cuda" or len(clients) == 1:
+        return Crew(clients)
+    reason = why_not_together(clients)
+    if reason:
+        log.info("clients take their steps one after another: %s", reason)
+        return Crew(clients)
+    return StackedCrew(clients)
+
+
+def why_not_together(clients: Mapping[str, Client]) -> str:
+    """Why clients cannot take their steps together; nothing where they can."""
+    some = next(iter(clients.values()))
+    training = some.workbench.training
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if training.precision != "bf16" or training.optimiser != "sgd":
+        return "only SGD in bf16 is done together"
+    if not all(isinstance(client.data, PictureSite) for client in clients.values()):
+        return "the sites' data are not pictures with classes"
+    layers = _layers(some)
+    if layers is None:
+        return "the network has layers other than 3 x 3 convolutions, maxima and linear ones"
+    if not fits(layers, training.batch_size):
+        return f"a batch of {training.batch_size} does not fit the kernels' tiles"
+    return ""
+
+
+def _layers(client: Client) -> list[Layer] | None:
+    data = _pictures(client)
+    return layers_of(client.workbench.network, len(data.shown.mean), data.shown.size)
+
+
+def _pictures(client: Client) -> PictureSite:
+    return cast(PictureSite, client.data)
+
+
+class StackedCrew(Crew):
+    """Clients that train together; whatever else they are asked, they answer one by one."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        super().__init__(clients)
+        self._number = {name: k for k, name in enumerate(clients)}
+        self._made: Stack | None = None
+
+    def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
+        if verb != "local_train":
+            return super().answer(verb, notes)
+        answers: dict[str, Note] = {}
+        alike: dict[tuple[float, float, Training], dict[str, LocalTraining]] = {}
+        for name, note in notes.items():
+            try:
+                job = self._clients[name].training_of(note)
+                if isinstance(job, Note):
+                    answers[name] = job
+                elif job.form is not None:
+                    answers[name] = self._clients[name].train(job)
+                else:
+                    alike.setdefault((job.rate, job.mu, job.training), {})[name] = job
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        for jobs in alike.values():
+            answers |= self._train(jobs)
+        return {name: answers[name] for name in notes}
+
+    def _train(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
+        """Carries out local trainings that differ in nothing but their models and data."""
+        stack, some = self._stack(), next(iter(jobs.values()))
+        work, seeds = {}, {}
+        for name, job in jobs.items():
+            k, client = self._number[name], self._clients[name]
+            stack.put(k, job.start.values)
+            work[k] = _pictures(client).train_steps(client.seeds, job.t, job.training)
+            seeds[k] = client.seeds.number(name, Purpose.NETWORK, job.t)
+        how = (some.rate, some.training.momentum, some.training.weight_decay, some.mu)
+        losses = stack.train(work, seeds, how)
+        answers = {}
+        for name, job in jobs.items():
+            k = self._number[name]
+            model = Model(stack.model(k), no_counters(stack.device))
+            try:
+                answers[name] = self._clients[name].trained(job, model, losses[k])
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        return answers
+
+    def _stack(self) -> Stack:
+        """Made when it is first needed: its kernels are compiled then."""
+        if self._made is None:
+            from autofedavg.stacked.stack import Pictures, Stack
+
+            clients = list(self._clients.values())
+            shares = [_pictures(client).pictures() for client in clients]
+            pictures = Pictures(
+                torch.cat([images for images, _ in shares]),
+                torch.cat([labels for _, labels in shares]).to(torch.int32),
+                _pictures(clients[0]).shown,
+                [0, *accumulate(len(images) for images, _ in shares[:-1])],
+            )
+            training, layout = clients[0].workbench.training, clients[0].workbench.layout
+            cases = [client.data.cases()["train"] for client in clients]
+            lengths = [training.iterations or -(-n // training.batch_size) for n in cases]
+            slots = slots_for(lengths, MOST_SLOTS)
+            layers = _layers(clients[0]) or []
+            self._made = Stack(layers, layout, pictures, training.batch_size, slots)
+            log.info("%d clients take their steps together, %d at a time", len(clients), slots)
+        return self._made

@@ -1,0 +1,241 @@
+"""The kernels of one step, in order, with the memory between a network's layers.
+
+Tiles are the fastest of those measured on an H200 for VGG-9's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from autofedavg.stacked import kernels
+from autofedavg.stacked.layers import FEW, Convolution, Layer, Linear
+
+if TYPE_CHECKING:
+    from autofedavg.stacked.stack import Stack
+
+BLOCK = 1024
+TILE = 128
+SUMS = 64  # parts that a bias's gradient is summed in
+DROPS = {"": 0, "channels": 1, "elements": 2}
+
+
+class Program:
+    """One step of the clients that are in a stack's slots.
+
+    Args:
+        stack: whose memory it works on.
+        learn: whether parameters take a step and dropout drops; else gradients are written.
+        pull: whether the model that training started from pulls (FedProx).
+    """
+
+    def __init__(self, stack: Stack, learn: bool, pull: bool) -> None:
+        self._stack, self._learn, self._pull = stack, learn, pull
+        self._launches: list[Callable[[], Any]] = []
+        self._inputs: list[Tensor] = []  # of every layer
+        self._outputs: list[Tensor] = []  # before the maxima
+        self._ends: list[Tensor] = []  # after them
+        width = _power(stack.slots)
+        self._add(kernels.begin, (1,), stack.now, stack.at, stack.table, stack.slots, width)
+        slope = self._loss(self._forward(self._pictures()))
+        self._backward(slope)
+        if learn:
+            self._descend()
+        self._add(kernels.advance, (1,), stack.now, stack.at, stack.steps, stack.slots, width)
+
+    def launch(self) -> None:
+        for launch in self._launches:
+            launch()
+
+    def _add(self, kernel: Any, grid: tuple[int, ...], *args: Any, **how: Any) -> None:
+        self._launches.append(lambda: kernel[grid](*args, **how))
+
+    def _memory(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        stack = self._stack
+        return torch.zeros(stack.slots, stack.batch, *shape, dtype=dtype, device=stack.device)
+
+    def _of(self, matrix: Tensor, layer: Layer, part: str) -> Tensor:
+        """A matrix of parameters from where a tensor begins in its first row on."""
+        return matrix.view(-1)[self._at(layer, part) :]
+
+    def _at(self, layer: Layer, part: str) -> int:
+        return self._stack.rows.pieces[f"{layer.name}.{part}"].at
+
+    # --- forward ---------------------------------------------------------------------------------
+
+    def _pictures(self) -> Tensor:
+        stack, shown = self._stack, self._stack.pictures.shown
+        channels = len(shown.mean)
+        x = self._memory(shown.size, shown.size, channels)
+        self._add(
+            kernels.pictures, (stack.batch, stack.slots), stack.pictures.images, stack.picks,
+            stack.moves, stack.starts, stack.steps, stack.now, x, stack.mean, stack.scale,
+            stack.batch, shown.size, channels, shown.pad, _power(x[0, 0].numel()),
+        )  # fmt: skip
+        return x
+
+    def _forward(self, x: Tensor) -> Tensor:
+        for salt, layer in enumerate(self._stack.layers):
+            self._inputs.append(x)
+            if isinstance(layer, Convolution):
+                x = self._convolve(layer, x, salt)
+            else:
+                x = self._linear(layer, x, salt)
+            self._ends.append(x)
+        return x
+
+    def _convolve(self, layer: Convolution, x: Tensor, salt: int) -> Tensor:
+        stack, size = self._stack, layer.size
+        y = self._memory(size, size, layer.outputs)
+        M = stack.batch * size * size
+        BN = min(layer.outputs, 256 if size <= 8 else TILE)
+        BK = 32 if layer.inputs < FEW else min(layer.inputs, 64)
+        self._add(
+            kernels.convolve, (M // TILE * (layer.outputs // BN), stack.slots), x,
+            self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, stack.now, M,
+            stack.rows.stride, size, size, layer.inputs, layer.outputs, True, TILE, BN, BK,
+            num_warps=4 if layer.outputs <= 64 else 8, num_stages=3 if BK == 64 else 4,
+        )  # fmt: skip
+        self._outputs.append(y)
+        if not layer.pooled:
+            return y
+        end = self._memory(size // 2, size // 2, layer.outputs)
+        elements = end[0].numel()
+        self._add(
+            kernels.pool, (-(-elements // BLOCK), stack.slots), y, end, stack.now, stack.seeds,
+            stack.steps, salt, elements, size, size, layer.outputs,
+            DROPS[layer.drop] if self._learn else 0, layer.keep, BLOCK,
+        )  # fmt: skip
+        return end
+
+    def _linear(self, layer: Linear, x: Tensor, salt: int) -> Tensor:
+        stack = self._stack
+        y = self._memory(layer.outputs, dtype=torch.bfloat16 if layer.relu else torch.float32)
+        BN = 16 if layer.outputs <= 16 else 64
+        self._add(
+            kernels.linear, (-(-layer.outputs // BN), stack.slots), x,
+            self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, stack.now,
+            stack.seeds, stack.steps, salt, stack.rows.stride, stack.batch, layer.inputs,
+            layer.outputs, layer.relu, layer.keep if self._learn else 1.0, BN,
+            min(TILE, layer.inputs), num_warps=4, num_stages=3,
+        )  # fmt: skip
+        self._outputs.append(y)
+        return y
+
+    def _loss(self, logits: Tensor) -> Tensor:
+        stack, classes = self._stack, logits.shape[-1]
+        slope = torch.zeros_like(logits, dtype=torch.bfloat16)
+        self._add(
+            kernels.cross_entropy, (stack.slots,), logits, stack.pictures.labels, stack.picks,
+            stack.starts, stack.steps, stack.now, slope, stack.losses, stack.batch, classes,
+            max(16, _power(classes)),
+        )  # fmt: skip
+        return slope
+
+    # --- backward --------------------------------------------------------------------------------
+
+    def _backward(self, slope: Tensor) -> None:
+        layers = self._stack.layers
+        for index in reversed(range(len(layers))):
+            layer, before = layers[index], layers[index - 1] if index else None
+            if isinstance(layer, Linear):
+                slope = self._linear_back(layer, self._inputs[index], slope, before)
+            else:
+                slope = self._convolve_back(layer, index, slope, before)
+
+    def _linear_back(self, layer: Linear, x: Tensor, dz: Tensor, before: Layer | None) -> Tensor:
+        stack, dx = self._stack, torch.zeros_like(x)
+        after_linear = isinstance(before, Linear)
+        keep = before.keep if isinstance(before, Linear) and self._learn else 1.0
+        BM, BN = 16 if layer.outputs <= 16 else 64, min(TILE, layer.inputs)
+        # First of the two: the other one changes the weights.
+        self._add(
+            kernels.linear_back, (layer.inputs // BN, stack.slots), dz,
+            self._of(stack.s, layer, "weight"), x, dx, stack.now, stack.rows.stride, stack.batch,
+            layer.inputs, layer.outputs, after_linear, keep, BN, BM, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        self._add(
+            kernels.linear_weights, (-(-layer.outputs // BM) * (layer.inputs // BN), stack.slots),
+            dz, x, stack.p, stack.m, stack.g, stack.s, stack.start, stack.how, stack.now,
+            stack.rows.stride, self._at(layer, "weight"), self._at(layer, "bias"), stack.batch,
+            layer.inputs, layer.outputs, self._learn, self._pull, BM, BN, num_warps=4,
+        )  # fmt: skip
+        return dx
+
+    def _convolve_back(
+        self, layer: Convolution, index: int, slope: Tensor, before: Layer | None
+    ) -> Tensor:
+        stack, size, x = self._stack, layer.size, self._inputs[index]
+        M = stack.batch * size * size
+        dz = self._pool_back(layer, index, slope) if layer.pooled else slope
+        dx = torch.zeros_like(x)
+        if isinstance(before, Convolution):
+            BN = min(layer.inputs, TILE)
+            self._add(
+                kernels.convolve_back, (M // TILE * (layer.inputs // BN), stack.slots), dz,
+                self._of(stack.s, layer, "weight"), x, dx, stack.now, M, stack.rows.stride, size,
+                size, layer.inputs, layer.outputs, not before.pooled, TILE, BN,
+                min(layer.outputs, 64), num_warps=8, num_stages=3,
+            )  # fmt: skip
+        self._convolve_weights(layer, x, dz, M)
+        biases = torch.zeros(stack.slots, SUMS, layer.outputs, device=stack.device)
+        self._add(
+            kernels.convolve_bias, (SUMS, stack.slots), dz, biases, stack.now, M, layer.outputs,
+            SUMS, 16, num_warps=4,
+        )  # fmt: skip
+        self._gather(biases, layer, "bias")
+        return dx
+
+    def _pool_back(self, layer: Convolution, index: int, slope: Tensor) -> Tensor:
+        stack, y, end = self._stack, self._outputs[index], self._ends[index]
+        dz, elements = torch.zeros_like(y), end[0].numel()
+        self._add(
+            kernels.pool_back, (-(-elements // BLOCK), stack.slots), y, end, slope, dz, stack.now,
+            elements, layer.size, layer.size, layer.outputs, layer.keep if self._learn else 1.0,
+            BLOCK,
+        )  # fmt: skip
+        return dz
+
+    def _convolve_weights(self, layer: Convolution, x: Tensor, dz: Tensor, M: int) -> None:
+        stack, few = self._stack, layer.inputs < FEW
+        if few:
+            BM, BN, BK, split, warps, stages = min(layer.outputs, 32), 32, 128, 32, 4, 3
+        elif layer.inputs < 64:
+            BM, BN, BK, split, warps, stages = min(layer.outputs, 64), layer.inputs, 128, 8, 4, 4
+        else:
+            split = 4 if layer.size > 8 else 1
+            BM, BN, BK, warps, stages = min(layer.outputs, TILE), 64, 64, 8, 3
+        parts = torch.zeros(stack.slots, split, layer.outputs, 9 * layer.inputs, device=dz.device)
+        tiles = layer.outputs // BM * (1 if few else 3 * (layer.inputs // BN))
+        self._add(
+            kernels.convolve_weights_few if few else kernels.convolve_weights,
+            (tiles, stack.slots, split), dz, x, parts, stack.now, M, layer.size, layer.size,
+            layer.inputs, layer.outputs, split, BM, BN, BK, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        self._gather(parts, layer, "weight")
+
+    def _gather(self, parts: Tensor, layer: Layer, part: str) -> None:
+        stack, count, elements = self._stack, parts.shape[1], parts[0, 0].numel()
+        block = max(16, 4096 // count)
+        self._add(
+            kernels.gather, (-(-elements // block), stack.slots), parts,
+            self._of(stack.g, layer, part), stack.now, elements, stack.rows.stride, count, block,
+        )  # fmt: skip
+
+    def _descend(self) -> None:
+        """For the convolutions: linear layers have taken their step when this comes."""
+        stack = self._stack
+        linear = next(layer for layer in stack.layers if isinstance(layer, Linear))
+        size = self._at(linear, "weight")
+        self._add(
+            kernels.descend, (-(-size // BLOCK), stack.slots), stack.p, stack.m, stack.g, stack.s,
+            stack.start, stack.how, stack.now, size, stack.rows.stride, self._pull, BLOCK,
+        )  # fmt: skip
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()

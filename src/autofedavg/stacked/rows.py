@@ -1,0 +1,81 @@
+"""A network's parameters in the order in which the kernels read them.
+
+Convolutions have their input channels last; the first linear layer reads a picture with its
+channels last, too. Every tensor begins at a multiple of 64, so that it can be read 16 bytes a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autofedavg.averaging import Layout
+from autofedavg.stacked.layers import Convolution, Layer
+
+ALIGNED = 64
+LAST = (0, 2, 3, 1)  # channels last
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tensor: where it begins in a row, and in the network's own vector."""
+
+    at: int
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    order: tuple[int, ...]  # of its axes in a row
+
+
+class Rows:
+    """Where the tensors of a network lie in a row of `stride` numbers.
+
+    Args:
+        layers: of the network.
+        layout: of its vector.
+    """
+
+    def __init__(self, layers: Sequence[Layer], layout: Layout) -> None:
+        self.size = layout.trainable
+        self.pieces: dict[str, Piece] = {}
+        entries = {entry.name: entry for entry in layout.entries}
+        at = 0
+        for layer in layers:
+            for part in ("weight", "bias"):
+                entry = entries[f"{layer.name}.{part}"]
+                shape, order = _read(layer, part, tuple(entry.shape))
+                self.pieces[entry.name] = Piece(at, entry.start, entry.stop, shape, order)
+                at += -(-(entry.stop - entry.start) // ALIGNED) * ALIGNED
+        self.stride = at
+
+    def put(self, values: Tensor, row: Tensor) -> None:
+        """Writes a network's vector into a row."""
+        for piece in self.pieces.values():
+            tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
+            place = row[piece.at : piece.at + piece.stop - piece.start]
+            place.view(tensor.shape).copy_(tensor)
+
+    def take(self, row: Tensor) -> Tensor:
+        """The network's vector that is in a row."""
+        values = torch.empty(self.size, dtype=row.dtype, device=row.device)
+        for piece in self.pieces.values():
+            tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
+            tensor.copy_(row[piece.at : piece.at + piece.stop - piece.start].view(tensor.shape))
+        return values
+
+
+def _read(
+    layer: Layer, part: str, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape by which a tensor's axes can be told apart, and their order in a row."""
+    if part == "bias":
+        return shape, (0,)
+    if isinstance(layer, Convolution):
+        return shape, LAST
+    if layer.picture:
+        channels, size = layer.picture
+        return (layer.outputs, channels, size, size), LAST
+    return shape, (0, 1)

@@ -1,0 +1,164 @@
+"""K networks on one GPU that take their training steps together.
+
+Every client has a row of the matrices p (parameters, float32), m (momentum), g (gradient) and s
+(p in bfloat16, what forward and backward read). A step works for as many clients as there are
+slots, and is one captured graph, from bytes to new parameters, without a word from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autofedavg.averaging import Layout
+from autofedavg.stacked.layers import Layer
+from autofedavg.stacked.pictures import Shown, Steps
+from autofedavg.stacked.program import Program
+from autofedavg.stacked.rows import Rows
+from autofedavg.stacked.schedule import NOBODY, schedule
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """All sites' pictures on the GPU, one site's after another's, and how to see them."""
+
+    images: Tensor
+    labels: Tensor
+    shown: Shown
+    starts: Sequence[int]  # where each client's pictures begin
+
+
+class Stack:
+    """The networks of some clients, which are told by their numbers.
+
+    Args:
+        layers: of the network.
+        layout: of its vector.
+        pictures: of all sites.
+        batch: pictures in a batch.
+        slots: clients that take a step at a time.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], layout: Layout, pictures: Pictures, batch: int, slots: int
+    ) -> None:
+        self.layers, self.pictures = list(layers), pictures
+        self.batch, self.slots = batch, slots
+        self.device = pictures.images.device
+        self.rows = Rows(layers, layout)
+        clients = len(pictures.starts)
+        self.p, self.m, self.g = (self._zeros(clients, self.rows.stride) for _ in range(3))
+        self.start = self._zeros(clients, self.rows.stride)
+        self.s = self.p.bfloat16()
+        self.now = self._zeros(slots, dtype=torch.int32)
+        self.at = self._zeros(1, dtype=torch.int32)
+        self.steps = self._zeros(clients, dtype=torch.int32)
+        self.starts = self._zeros(clients, dtype=torch.int32)
+        self.seeds = self._zeros(clients, dtype=torch.int64)
+        self.how = self._zeros(4)  # step size, momentum, weight decay, pull towards the start
+        self.mean = torch.tensor(pictures.shown.mean, device=self.device)
+        self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
+        self._graphs: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
+        self._make_room(1)
+
+    def put(self, client: int, values: Tensor) -> None:
+        """Gives a client a model."""
+        self.rows.put(values, self.p[client])
+
+    def model(self, client: int) -> Tensor:
+        """A client's model as it is now."""
+        return self.rows.take(self.p[client])
+
+    def gradient(self, client: int) -> Tensor:
+        """The gradient at a client's model, of the batch it was last computed for."""
+        return self.rows.take(self.g[client])
+
+    def train(
+        self, work: Mapping[int, Steps], seeds: Mapping[int, int], how: Sequence[float]
+    ) -> dict[int, Tensor]:
+        """Takes all steps of these clients, from a fresh momentum; the loss of every step.
+
+        Args:
+            work: each client's batches.
+            seeds: of each client's dropout.
+            how: step size, momentum, weight decay, pull towards the model it starts from.
+        """
+        self.how.copy_(torch.tensor(how))
+        self.m.zero_()
+        pull = bool(how[3])
+        if pull:
+            self.start.copy_(self.p)
+        return self._carry_out(work, seeds, (True, pull))
+
+    def differentiate(self, work: Mapping[int, Steps]) -> dict[int, Tensor]:
+        """The gradient of one batch each, without dropout; the losses."""
+        return self._carry_out(work, dict.fromkeys(work, 0), (False, False))
+
+    def _carry_out(
+        self, work: Mapping[int, Steps], seeds: Mapping[int, int], kind: tuple[bool, bool]
+    ) -> dict[int, Tensor]:
+        lengths = [len(steps.picks) for steps in work.values()]
+        table = schedule(tuple(zip(work, lengths, strict=True)), self.slots)
+        first = np.cumsum([0, *lengths])
+        self._load(work, seeds, first[:-1], table)
+        self.s.copy_(self.p)
+        graph = self._graph(*kind)
+        for _ in range(len(table)):
+            graph.replay()
+        losses = torch.split(self.losses[: first[-1]].clone(), lengths)
+        return dict(zip(work, losses, strict=True))
+
+    def _load(
+        self,
+        work: Mapping[int, Steps],
+        seeds: Mapping[int, int],
+        first: np.ndarray,
+        table: np.ndarray,
+    ) -> None:
+        begin = self.pictures.starts
+        picks = np.concatenate(
+            [np.where(steps.picks < 0, -1, steps.picks + begin[k]) for k, steps in work.items()]
+        )
+        moves = np.concatenate([steps.moves for steps in work.values()])
+        if max(len(picks), len(table)) > len(self.losses):
+            self._make_room(max(len(picks), len(table)))
+        starts, salts = np.zeros(len(begin), np.int32), np.zeros(len(begin), np.int64)
+        for k, row in zip(work, first, strict=True):
+            starts[k], salts[k] = row, seeds[k] % 2**31
+        for place, content in (
+            (self.picks, picks), (self.moves, moves), (self.table, table),
+            (self.starts, starts), (self.seeds, salts),
+        ):  # fmt: skip
+            place[: len(content)].copy_(torch.from_numpy(content))
+        self.steps.zero_()
+        self.at.zero_()
+
+    def _make_room(self, rows: int) -> None:
+        """Memory for the batches of a round; graphs hold addresses, so they are made anew."""
+        self._graphs.clear()
+        self.picks = self._zeros(rows, self.batch, dtype=torch.int32)
+        self.moves = self._zeros(rows, self.batch, dtype=torch.uint8)
+        self.table = self._zeros(rows, self.slots, dtype=torch.int32)
+        self.losses = self._zeros(rows)
+
+    def _graph(self, learn: bool, pull: bool) -> torch.cuda.CUDAGraph:
+        if (learn, pull) not in self._graphs:
+            program = Program(self, learn, pull)
+            loaded = self.table.clone()
+            self.table.fill_(NOBODY)  # the first time is for compiling alone
+            program.launch()
+            torch.cuda.synchronize(self.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                program.launch()
+            self.table.copy_(loaded)
+            self.at.zero_()
+            self._graphs[learn, pull] = graph
+        return self._graphs[learn, pull]
+
+    def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(*shape, dtype=dtype, device=self.device)

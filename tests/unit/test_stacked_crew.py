@@ -1,0 +1,169 @@
+"""The crew that trains together, over a stack that works on the CPU."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from autofedavg.averaging import Model
+from autofedavg.client import Client
+from autofedavg.engines import stacked
+from autofedavg.engines.stacked import StackedCrew, crew_of, why_not_together
+from autofedavg.engines.workers import Crew
+from autofedavg.layouts import no_counters
+from autofedavg.notes import Note, arrays_of
+from autofedavg.seeds import Seeds
+from autofedavg.shelves import MemoryShelf
+from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
+from autofedavg.workbench import Training, Workbench
+
+CPU = torch.device("cpu")
+TRAINING = Training(
+    epochs=1,
+    batch_size=16,
+    optimiser="sgd",
+    learning_rate=0.01,
+    weight_decay=1e-4,
+    precision="bf16",
+)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16 * 256, 10),
+    )  # fmt: skip
+
+
+def site(name: str, n: int) -> CifarSite:
+    random = np.random.default_rng(n)
+    images = random.integers(256, size=(n, 3, 32, 32)).astype(np.uint8)
+    pictures = Pictures(images, (np.arange(n) % 10).astype(np.uint8))
+    names = [f"{name}-{i}" for i in range(n)]
+    return CifarSite(name, pictures, names, pictures, names, 0, False)
+
+
+def clients_of(training=TRAINING, sizes=(20, 33, 40), build=network) -> dict[str, Client]:
+    torch.manual_seed(0)
+    bench = Workbench(build(), cifar_loss, training, CPU)
+    names = "abc"[: len(sizes)]
+    return {
+        name: Client(name, site(name, n), bench, Seeds(1), MemoryShelf())
+        for name, n in zip(names, sizes, strict=True)
+    }
+
+
+class PlainStack:
+    """Trains as the workbench does, from the numbers that a stack is told."""
+
+    device = CPU
+
+    def __init__(self, clients) -> None:
+        self.clients = list(clients.values())
+        self.models, self.calls = {}, []
+
+    def put(self, client, values):
+        self.models[client] = values
+
+    def model(self, client):
+        return self.models[client]
+
+    def train(self, work, seeds, how):
+        self.calls.append((sorted(work), tuple(how)))
+        assert len(set(seeds.values())) == len(seeds)
+        losses = {}
+        for k, steps in work.items():
+            bench = self.clients[k].workbench
+            bench.load(Model(self.models[k], no_counters(CPU)))
+            losses[k] = bench.train(self.batches(k, steps), how[0], how[3])
+            self.models[k] = bench.model().values
+        return losses
+
+    def batches(self, k, steps):
+        images, labels = self.clients[k].data.pictures()
+        for pick, move in zip(steps.picks, steps.moves, strict=True):
+            pick, move = pick[pick >= 0].astype(np.int64), move[pick >= 0].astype(np.int64)
+            shift = torch.from_numpy(np.stack([move // 2 // 9, move // 2 % 9], axis=1))
+            yield images[pick], labels[pick], shift, torch.from_numpy(move % 2 == 1)
+
+
+@pytest.fixture
+def crew():
+    clients = clients_of()
+    made = StackedCrew(clients)
+    made._made = PlainStack(clients)
+    return made
+
+
+def asked(clients, **facts) -> dict[str, Note]:
+    some = next(iter(clients.values()))
+    w = some.workbench.layout.read(some.workbench.network)
+    w = Model(w.values.clone(), w.counters)
+    return {name: Note(arrays_of(w), {"t": 1, "T": 5, **facts}) for name in clients}
+
+
+@pytest.mark.parametrize("facts", [{}, {"mu": 0.5}, {"rate": 0.1}, {"up": "bfloat16"}], ids=str)
+def test_answers_are_those_of_clients_who_work_alone(crew, facts) -> None:
+    alone = clients_of()
+    notes = asked(alone, **facts)
+    together = crew.answer("local_train", notes)
+    wanted = Crew(alone).answer("local_train", notes)
+    assert list(together) == list(wanted)
+    for name, note in wanted.items():
+        assert together[name].facts == note.facts
+        assert together[name].arrays.keys() == note.arrays.keys()
+        assert all(torch.equal(together[name].arrays[key], a) for key, a in note.arrays.items())
+    (call,) = crew._made.calls
+    assert call[0] == [0, 1, 2]
+    own = crew._clients["b"].shelf.own()
+    assert torch.equal(own.values, alone["b"].shelf.own().values)
+
+
+def test_those_who_are_asked_otherwise_train_apart(crew) -> None:
+    notes = asked(crew._clients)
+    notes["b"] = asked(crew._clients, mu=0.1)["b"]
+    notes["c"] = Note({}, {"t": 1, "T": 5, "sent": {"coding": "same", "digest": "?"}})
+    answers = crew.answer("local_train", notes)
+    assert answers["c"].facts == {"missing": True}
+    assert [(who, how[3]) for who, how in crew._made.calls] == [([0], 0.0), ([1], 0.1)]
+
+
+def test_a_loss_that_is_not_finite_is_that_clients_error(crew) -> None:
+    notes = asked(crew._clients)
+    spoilt = notes["b"].arrays["values"].clone()
+    spoilt[0] = torch.nan
+    notes["b"] = Note({**notes["b"].arrays, "values": spoilt}, notes["b"].facts)
+    answers = crew.answer("local_train", notes)
+    assert "error" in answers["b"].facts
+    assert "client b" in str(answers["b"].facts)
+    assert all("loss" in answers[name].facts for name in "ac")
+
+
+def test_what_is_not_training_is_answered_one_by_one(crew) -> None:
+    answers = crew.answer("class_counts", {name: Note({}, {}) for name in "ab"})
+    assert [sum(answers[name].facts["classes"]) for name in "ab"] == [20, 33]
+
+
+def test_on_a_cpu_everybody_works_alone() -> None:
+    assert type(crew_of(clients_of())) is Crew
+
+
+def test_why_not_together(monkeypatch) -> None:
+    monkeypatch.setattr(stacked, "find_spec", lambda name: name)
+    fitting = TRAINING.model_copy(update={"batch_size": 64})
+    assert why_not_together(clients_of(fitting)) == ""
+    assert "a batch of 48" in why_not_together(
+        clients_of(TRAINING.model_copy(update={"batch_size": 48}))
+    )
+    assert "bf16" in why_not_together(
+        clients_of(TRAINING.model_copy(update={"precision": "float32"}))
+    )
+    assert "layers" in why_not_together(
+        clients_of(fitting, build=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
+    )
+    odd = clients_of(fitting)
+    odd["a"].data = object()
+    assert "pictures" in why_not_together(odd)
+    monkeypatch.setattr(stacked, "find_spec", lambda name: None)
+    assert "Triton" in why_not_together(clients_of(fitting))
