@@ -215,7 +215,9 @@ class Federation:
         asked = dict.fromkeys(sites, note)
         return self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend))
 
-    def evaluate(self, w: Model | Bank, split: str, metric: str | None = None) -> Scores:
+    def evaluate(
+        self, w: Model | Bank, split: str, metric: str | None = None, *, record: bool = False
+    ) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
         Every client must answer for the test split, whatever the quorum: a table has no holes.
@@ -224,11 +226,13 @@ class Federation:
             w: what is scored.
             split: the cases.
             metric: the score that every case must have; None where any will do.
+            record: for the record of a round alone: nothing is chosen by it, so the test split is
+                open, and the quorum is the usual one.
 
         Raises:
             FederationError: the test split is asked for before training is over.
         """
-        if split == "test" and not self.training_over:
+        if split == "test" and not self.training_over and not record:
             raise FederationError(
                 "the test cases stay closed until training is over",
                 client="all",
@@ -250,7 +254,7 @@ class Federation:
                 return None
             return self._sending.whole(w, facts)
 
-        needed = self.K if split == "test" else None
+        needed = self.K if split == "test" and not record else None
         answers = self._calls.ask(Ask("evaluate", asked, read, needed=needed, mend=mend))
         if isinstance(w, Model):
             self._sending.arrived(answers, w)

@@ -1,6 +1,8 @@
 """Which models are tested: the best on validation cases, or those after the last round."""
 
+import csv
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,17 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from autofedavg import AutoFedAvg, FedAvg, LoaderSite, LocalOnly, Machine, Training, federate
+from autofedavg import (
+    AutoFedAvg,
+    FedAvg,
+    LoaderSite,
+    LocalOnly,
+    Machine,
+    Training,
+    federate,
+    read_study,
+    run_study,
+)
 from autofedavg.errors import ConfigError, DataError
 from autofedavg.experiment.store import RunFolder
 from autofedavg.methods.ensemble import EnsembleMethod
@@ -113,6 +125,29 @@ def test_without_validation_cases_the_last_models_are_the_same_as_with_them(tmp_
     assert line["validation"] == {"mean": None, "sites": {}}
     assert line["validation_local"] == {}
     assert set(line["calls"]) == {"local_train"}
+
+
+def test_test_scores_of_rounds_are_written_and_decide_nothing(tiny, tmp_path) -> None:
+    def run(**settings):
+        study = read_study(tiny, [f"{k}={v}" for k, v in settings.items()], only=["fedavg"])
+        folder = RunFolder(run_study(study, tmp_path / str(len(settings))) / "fedavg" / "seed-0")
+        rounds = (folder.path / "rounds.jsonl").read_text().splitlines()
+        return (folder.path / "scores.csv").read_text(), [json.loads(line) for line in rounds]
+
+    plain, without = run(select='"last"')
+    scores, lines = run(select='"last"', test_every=2, rounds=4)
+    assert not any("test" in line for line in without)
+    assert [line["t"] for line in lines if "test" in line] == [2, 4]
+    cases = {}
+    for row in csv.DictReader(scores.splitlines()):
+        if row["model"] == "global":
+            cases.setdefault(row["site"], []).append(float(row["value"]))
+    last = {site: statistics.fmean(values) for site, values in cases.items()}
+    assert lines[-1]["test"]["sites"] == pytest.approx(last)
+    assert lines[-1]["test"]["mean"] == pytest.approx(statistics.fmean(last.values()))
+    # The models are the same as without them.
+    assert run(select='"last"', rounds=4, test_every=0)[0] == scores
+    assert plain != scores
 
 
 def test_weights_can_be_learned_without_validation_cases(tmp_path) -> None:

@@ -200,6 +200,7 @@ def test_the_test_needs_every_site_whatever_is_set(problem, w0, what):
         fleet, quorum=1, exchange=Exchange(bad_answers="drop", quorums={"evaluate": 1})
     )
     assert list(federation.evaluate(w0, "validation").by_site(METRIC)) == ["A", "C"]
+    assert list(federation.evaluate(w0, "test", record=True).by_site(METRIC)) == ["A", "C"]
     federation.training_over = True
     with pytest.raises(FederationError, match=r"client B, evaluate: .*2 of 3 answered, 3 needed"):
         federation.evaluate(w0, "test")

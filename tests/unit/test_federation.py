@@ -418,6 +418,9 @@ def test_the_test_split_stays_closed_until_training_is_over(federation, fleet, w
         federation.evaluate(w0, "test")
     assert not fleet.asked
     assert len(federation.evaluate(w0, "validation").rows) == 18
+    assert len(federation.evaluate(w0, "test", record=True).rows) == 15
+    with pytest.raises(FederationError, match=wrong):  # and closed again
+        federation.evaluate(w0, "test")
     federation.training_over = True
     scores = federation.evaluate(w0, "test")
     assert len(scores.rows) == 15

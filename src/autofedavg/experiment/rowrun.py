@@ -69,6 +69,7 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
             folder,
             watch,
             config.general.select,
+            config.general.test_every,
         )
         log.info("finished")
 

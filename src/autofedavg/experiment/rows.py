@@ -33,6 +33,13 @@ class Rounds(Settings):
         origin="paper Sec. 4.2.1 (best); Sec. 4.1 tests after the last round",
         help="models that are tested: best on validation cases, or those after round T",
     )
+    test_every: int = setting(
+        0,
+        origin="ours: decision 36",
+        help="rounds between scores of the global model on the test cases, which decide nothing; "
+        "0 for none",
+        ge=0,
+    )
 
 
 class RunConfig:

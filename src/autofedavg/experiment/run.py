@@ -91,6 +91,7 @@ class Desk:
     metric: str
     folder: RunFolder
     select: Select
+    test_every: int
 
     @property
     def validates(self) -> bool:
@@ -148,6 +149,7 @@ def run(
     folder: RunFolder,
     watch: Watcher | None = None,
     select: Select = "best",
+    test_every: int = 0,
 ) -> None:
     """Runs, or goes on with, one row; the folder says in the end how it went.
 
@@ -161,11 +163,12 @@ def run(
         folder: where everything is written; its checkpoints decide where to start.
         watch: told of every round.
         select: which models are tested: the best on validation cases, or the last.
+        test_every: rounds between scores on the test cases, for the record only; 0 for none.
 
     Raises:
         AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
     """
-    desk = Desk(T, federation, layout, metric, folder, select)
+    desk = Desk(T, federation, layout, metric, folder, select, test_every)
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
@@ -196,6 +199,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
         if _predicts(state):
             scores = federation.evaluate(state.w, "validation", metric)
+    tested = _tested(desk, state)
     by_site = scores.by_site(metric) if scores else {}
     # Where a site did not answer, its latest score stands in: no round wins by its absence.
     mean = scores.mean(metric, best.seen) if scores else None
@@ -214,6 +218,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
             "loss": state.losses,
             "validation": {"mean": mean, "sites": by_site},
             "validation_local": local,
+            **tested,
             "calls": {call: asdict(cost) for call, cost in account.items()},
             "bytes_down": sum(cost.down for cost in account.values()),
             "bytes_up": sum(cost.up for cost in account.values()),
@@ -225,6 +230,14 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
     save_state(desk.folder, state, {"best": asdict(best), "network": desk.layout.describe()})
     if watch:
         watch(Seen(state.t, desk.T, mean, _listed(state.alpha), federation.names))
+
+
+def _tested(desk: Desk, state: Round) -> dict[str, Any]:
+    """The global model's test scores in a round that asks for them; nothing is chosen by them."""
+    if not desk.test_every or state.t % desk.test_every or not _predicts(state):
+        return {}
+    scores = desk.federation.evaluate(state.w, "test", desk.metric, record=True)
+    return {"test": {"mean": scores.mean(desk.metric), "sites": scores.by_site(desk.metric)}}
 
 
 def _predicts(state: Round) -> bool:

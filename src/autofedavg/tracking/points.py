@@ -40,9 +40,11 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     """The numbers of one line of rounds.jsonl; `LAST` is the last."""
     found: dict[str, float | None] = {}
     validation = line["validation"] or {}
-    found["validation/mean"] = validation.get("mean")
+    test = line.get("test") or {}
+    found |= {"validation/mean": validation.get("mean"), "test/mean": test.get("mean")}
     for group, values in (
         ("validation", validation.get("sites") or {}),
+        ("test", test.get("sites") or {}),
         ("validation_local", line["validation_local"] or {}),
         ("loss", line["loss"] or {}),
     ):
