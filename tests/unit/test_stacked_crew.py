@@ -100,7 +100,7 @@ def asked(clients, **facts) -> dict[str, Note]:
     some = next(iter(clients.values()))
     w = some.workbench.layout.read(some.workbench.network)
     w = Model(w.values.clone(), w.counters)
-    return {name: Note(arrays_of(w), {"t": 1, "T": 5, **facts}) for name in clients}
+    return {name: Note(arrays_of(w), {"t": 1, "T": 5} | facts) for name in clients}
 
 
 @pytest.mark.parametrize("facts", [{}, {"mu": 0.5}, {"rate": 0.1}, {"up": "bfloat16"}], ids=str)
@@ -118,6 +118,15 @@ def test_answers_are_those_of_clients_who_work_alone(crew, facts) -> None:
     assert call[0] == [0, 1, 2]
     own = crew._clients["b"].shelf.own()
     assert torch.equal(own.values, alone["b"].shelf.own().values)
+
+
+def test_rounds_one_after_another_have_their_own_batches(crew) -> None:
+    alone = clients_of()
+    for t in (1, 2, 4):
+        notes = asked(alone, t=t)
+        together = crew.answer("local_train", notes)
+        for name, note in Crew(alone).answer("local_train", notes).items():
+            assert torch.equal(together[name].arrays["values"], note.arrays["values"])
 
 
 def test_those_who_are_asked_otherwise_train_apart(crew) -> None:

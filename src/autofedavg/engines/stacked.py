@@ -18,7 +18,7 @@ from autofedavg.layouts import no_counters
 from autofedavg.notes import Note
 from autofedavg.seeds import Purpose
 from autofedavg.stacked.layers import Layer, fits, layers_of
-from autofedavg.stacked.pictures import PictureSite
+from autofedavg.stacked.pictures import PictureSite, Steps
 from autofedavg.stacked.schedule import slots_for
 from autofedavg.workbench import Training
 
@@ -76,6 +76,7 @@ class StackedCrew(Crew):
         super().__init__(clients)
         self._number = {name: k for k, name in enumerate(clients)}
         self._made: Stack | None = None
+        self._ahead: dict[tuple[str, int, Training], Steps] = {}
 
     def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
         if verb != "local_train":
@@ -104,10 +105,15 @@ class StackedCrew(Crew):
         for name, job in jobs.items():
             k, client = self._number[name], self._clients[name]
             stack.put(k, job.start.values)
-            work[k] = _pictures(client).train_steps(client.seeds, job.t, job.training)
+            work[k] = self._steps(name, job.t, job.training)
             seeds[k] = client.seeds.number(name, Purpose.NETWORK, job.t)
         how = (some.rate, some.training.momentum, some.training.weight_decay, some.mu)
         losses = stack.train(work, seeds, how)
+        # The GPU has all it needs: while it works, the next round's batches are drawn.
+        self._ahead = {
+            (name, job.t + 1, job.training): self._steps(name, job.t + 1, job.training)
+            for name, job in jobs.items()
+        }
         answers = {}
         for name, job in jobs.items():
             k = self._number[name]
@@ -117,6 +123,12 @@ class StackedCrew(Crew):
             except AutoFedAvgError as error:
                 answers[name] = Note({}, error_facts(error))
         return answers
+
+    def _steps(self, name: str, t: int, training: Training) -> Steps:
+        """A client's batches of a round."""
+        ready = self._ahead.get((name, t, training))
+        client = self._clients[name]
+        return ready or _pictures(client).train_steps(client.seeds, t, training)
 
     def _stack(self) -> Stack:
         """Made when it is first needed: its kernels are compiled then."""

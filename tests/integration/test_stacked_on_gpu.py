@@ -1,0 +1,119 @@
+"""Clients that take their steps together on a real GPU, against the workbench and themselves."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from autofedavg.averaging import Model
+from autofedavg.client import Problem
+from autofedavg.engines.simulator import Simulator
+from autofedavg.engines.stacked import StackedCrew
+from autofedavg.federation import Federation
+from autofedavg.networks.vgg9 import vgg9
+from autofedavg.seeds import Seeds
+from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
+from autofedavg.workbench import Training
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+SIZES = {"a": 200, "b": 64, "c": 333, "d": 130}  # short last batches, and one that is whole
+BF16 = Training(
+    epochs=2,
+    batch_size=64,
+    optimiser="sgd",
+    learning_rate=0.02,
+    weight_decay=1e-3,
+    precision="bf16",
+)
+FLOAT32 = BF16.model_copy(update={"precision": "float32"})
+
+
+def steady() -> nn.Module:
+    """VGG-9 without dropout, whose numbers differ from way to way."""
+    network = vgg9(10)
+    for module in network.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout2d):
+            module.p = 0.0
+    return network
+
+
+def site(name: str) -> CifarSite:
+    n = SIZES[name]
+    random = np.random.default_rng(n)
+    labels = random.integers(10, size=n).astype(np.uint8)
+    shade = (labels * 20)[:, None, None, None]
+    images = (random.integers(60, size=(n, 3, 32, 32)) + shade).astype(np.uint8)
+    pictures = Pictures(images, labels)
+    names = [f"{name}-{i}" for i in range(n)]
+    return CifarSite(name, pictures, names, pictures, names, 0, False)
+
+
+def trained(training, device, names=SIZES, build=steady, rounds=1, **how):
+    """The bank after so many rounds of everybody's own training, and whether it was together."""
+    problem = Problem(build, cifar_loss, {name: site(name) for name in names}, "accuracy")
+    seeds = Seeds(4)
+    w, _ = problem.initial(seeds)
+    with Simulator(problem, training, seeds, device=device, workers=1) as simulator:
+        federation = Federation(simulator)
+        w = Model(w.values.to(device), w.counters.to(device))
+        for t in range(1, rounds + 1):
+            bank, losses = federation.local_train(t, w, T=5, **how)
+            w = bank.combine(torch.full((len(names),), 1 / len(names)))
+        together = isinstance(simulator._crews[0], StackedCrew)
+        return bank.values.clone().cpu(), losses, together, problem.initial(seeds)[0].values
+
+
+@pytest.mark.parametrize("how", [{}, {"mu": 0.5}], ids=str)
+def test_as_near_to_float32_as_autocast_is(how) -> None:
+    ours, losses, together, start = trained(BF16, "cuda", **how)
+    plain, _, alone, _ = trained(BF16.model_copy(update={"batch_size": 64}), "cuda", ["a"], **how)
+    exact, wanted, apart, _ = trained(FLOAT32, "cuda", **how)
+    assert together
+    assert not alone
+    assert not apart
+    moved = (exact - start).norm(dim=1)
+    off = (ours - exact).norm(dim=1) / moved
+    autocast = float((plain[0] - exact[0]).norm() / moved[0])
+    assert off.max() < 2 * autocast + 0.01, (off, autocast)
+    assert all(abs(losses[name] - wanted[name]) < 0.01 for name in SIZES)
+
+
+def test_the_same_bits_again_and_whoever_else_trains() -> None:
+    first, _, together, _ = trained(BF16, "cuda", build=vgg9)
+    assert together
+    for _ in range(3):
+        assert torch.equal(trained(BF16, "cuda", build=vgg9)[0], first)
+    pair, _, together, _ = trained(BF16, "cuda", ["b", "c"], build=vgg9)
+    assert together
+    assert torch.equal(pair, first[[1, 2]])
+
+
+def test_rounds_go_on_with_the_same_bits() -> None:
+    assert torch.equal(
+        trained(BF16, "cuda", rounds=3, build=vgg9)[0],
+        trained(BF16, "cuda", rounds=3, build=vgg9)[0],
+    )
+
+
+def test_a_gpu_and_the_cpu_agree_in_the_first_rounds() -> None:
+    """In float32 without dropout: within 1e-3 of the way the models went, after two rounds."""
+    torch.backends.cudnn.allow_tf32 = False
+    few = ["b", "d"]
+    here, losses, _, start = trained(FLOAT32, "cuda", few, rounds=2)
+    there, wanted, _, _ = trained(FLOAT32, "cpu", few, rounds=2)
+    off = (here - there).norm(dim=1) / (there - start).norm(dim=1)
+    assert off.max() < 1e-3, off
+    assert all(abs(losses[name] - wanted[name]) < 1e-3 for name in few)
+
+
+def test_dropout_drops_its_share() -> None:
+    """Losses with dropout are higher, by about as much as PyTorch's own dropout raises them."""
+    with_dropout = trained(BF16, "cuda", build=vgg9)[1]
+    own = trained(FLOAT32, "cuda", build=vgg9)[1]
+    without = trained(BF16, "cuda")[1]
+    assert all(abs(with_dropout[name] - own[name]) < 0.15 for name in SIZES)
+    assert with_dropout != without
