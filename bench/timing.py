@@ -115,5 +115,5 @@ class Load:
         machine = psutil.cpu_times()
         busy = machine.user + machine.system + getattr(machine, "nice", 0.0)
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        own = sum(sum(process.cpu_times()[:2]) for process in family)
+        own = sum(sum(process.cpu_times()[:4]) for process in family)  # also of those that ended
         return time.perf_counter(), busy, own
