@@ -419,7 +419,8 @@ def test_the_starting_study_can_be_read(two, tmp_path) -> None:
     assert "# " in text
 
 
-def test_the_starting_study_follows_the_list(tmp_path) -> None:
+def test_the_starting_study_follows_the_list(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where there is no ../data
     path = tmp_path / 'a "strange" \x7f näme.csv'
     lines = [f"a,{k}.png,l{k}.png,{k % 5}" for k in range(5)]
     lines += [f"b\N{BELL},{k}b.png,l{k}b.png,{k % 5}" for k in range(5)]
