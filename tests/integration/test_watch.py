@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.live import reading
 from autofedavg.live.lock import lock_of
 
 
@@ -108,6 +109,24 @@ def test_a_run_is_followed_to_its_end_and_not_disturbed(tiny, tmp_path, start) -
     for word in ("validation dice", "best", "alpha", "beta", "III", "update_beta", "traffic"):
         assert word in during
     assert "finished" in text.split("\x1b[?1049l")[1]  # the last picture stays on the terminal
+
+
+def test_a_run_that_ends_between_two_looks_is_not_taken_for_killed(copy, monkeypatch) -> None:
+    folder = copy / "fedavg" / "seed-0"
+    status = folder / "status.json"
+    whole = status.read_text()
+    status.write_text(whole.replace("finished", "running"))
+
+    def ended(path: Path) -> str:  # the run says that it is finished, then lets its lock go
+        status.write_text(whole)
+        return "free"
+
+    monkeypatch.setattr(reading, "lock_of", ended)
+    seen = reading.RunReader(folder).look()
+    assert (seen.state, seen.killed) == ("finished", False)
+    status.write_text(whole.replace("finished", "running"))
+    monkeypatch.setattr(reading, "lock_of", lambda path: "free")
+    assert reading.RunReader(folder).look().killed
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_run(tiny, tmp_path, start, command) -> None:

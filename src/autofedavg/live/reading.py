@@ -114,6 +114,9 @@ class RunReader:
             left = seen.seconds_a_round * (seen.T - seen.t)
             left -= min(silent, seen.seconds_a_round) if left else 0.0
         lock: Lock = lock_of(self.path) if seen.state == "running" else "free"
+        if seen.state == "running" and lock == "free" and Ledger(self.path).status() != "running":
+            self._kept = None  # it has ended since its files were read
+            return self.look()
         return replace(seen, silent=silent, seconds_left=left, lock=lock)
 
 
