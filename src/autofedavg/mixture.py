@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,17 +21,43 @@ class Mixture:
     def __init__(
         self, w_k: Bank, beta: Tensor, gamma: Constraint, layers: Layers | None, seed: int
     ) -> None:
-        self._w_k, self._gamma, self._layers = w_k, gamma, layers
-        self._theta = gamma.free(beta).requires_grad_()
-        self._alpha = gamma.sample(gamma.beta(self._theta), seed)
-        self.w: Model = w_k.combine(self._alpha, layers)
+        self._w_k, self._layers = w_k, layers
+        self._samples = Samples(beta, gamma, [seed])
+        self.w: Model = w_k.combine(self._samples.alpha[0], layers)
 
     def step(self, gradient: Tensor, rate: float, smooth: float) -> Tensor:
         """Theta after a step against grad L(w) and the gradient of the smoothing loss."""
-        objective = (self._alpha * self._w_k.project(gradient, self._layers)).sum()
-        if self._layers is not None and smooth:
-            mean = self._gamma.mean(self._gamma.beta(self._theta))
-            objective = objective + smooth * smoothing(mean)
+        slopes = self._w_k.project(gradient, self._layers)
+        return self._samples.step(slopes[None], rate, smooth)[0]
+
+
+class Samples:
+    """Samples alpha of gamma(beta), one for each of n steps from the same beta.
+
+    Attributes:
+        alpha: (n, K), or (n, K, P) layer-wise.
+    """
+
+    def __init__(self, beta: Tensor, gamma: Constraint, seeds: Sequence[int]) -> None:
+        self._gamma = gamma
+        self._theta = gamma.free(beta).repeat(len(seeds), *[1] * beta.dim()).requires_grad_()
+        self._beta = gamma.beta(self._theta)
+        each = zip(self._beta, seeds, strict=True)
+        self._alpha = torch.stack([gamma.sample(beta, seed) for beta, seed in each])
+        self.alpha = self._alpha.detach()
+
+    def step(self, slopes: Tensor, rate: float, smooth: float) -> Tensor:
+        """Theta after each of the steps, against dL/dalpha and the gradient of the smoothing loss.
+
+        Args:
+            slopes: dL/dalpha, shaped as alpha.
+            rate: the step size.
+            smooth: the weight of the smoothing loss, which only layer-wise weights have.
+        """
+        objective = (self._alpha * slopes).sum()
+        if slopes.dim() == 3 and smooth:
+            means = [self._gamma.mean(beta) for beta in self._beta]
+            objective = objective + smooth * torch.stack([smoothing(m) for m in means]).sum()
         # The way from theta to alpha is walked back once per client at the server.
         (slope,) = torch.autograd.grad(objective, self._theta, retain_graph=True)
         return self._theta.detach() - rate * slope

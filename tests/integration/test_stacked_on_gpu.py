@@ -7,8 +7,10 @@ from torch import nn
 
 from autofedavg.averaging import Model
 from autofedavg.client import Problem
+from autofedavg.constraints import constraint
 from autofedavg.engines.simulator import Simulator
 from autofedavg.engines.stacked import StackedCrew
+from autofedavg.engines.workers import Crew
 from autofedavg.federation import Federation
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.seeds import Seeds
@@ -117,3 +119,31 @@ def test_dropout_drops_its_share() -> None:
     without = trained(BF16, "cuda")[1]
     assert all(abs(with_dropout[name] - own[name]) < 0.15 for name in SIZES)
     assert with_dropout != without
+
+
+@pytest.mark.parametrize("layers", [None, "module"])
+@pytest.mark.parametrize("gamma", ["softmax", "dirichlet"])
+def test_steps_on_beta_are_those_of_clients_who_work_alone(layers, gamma) -> None:
+    """In bf16 both ways; the alone way is the workbench's, under autocast."""
+    problem = Problem(steady, cifar_loss, {name: site(name) for name in SIZES}, "accuracy")
+    seeds = Seeds(4)
+    w, layout = problem.initial(seeds)
+    P = layout.layers(layers).P if layers else None
+    beta = constraint({"name": gamma}).initial(len(SIZES), P)
+    how = {"gamma": {"name": gamma}, "layers": layers, "rate": 1.0, "smoothing": 0.5}
+    how |= {"mode": "eval", "data": "train"}
+    found = []
+    with Simulator(problem, BF16, seeds, device="cuda", workers=1) as simulator:
+        federation = Federation(simulator)
+        bank, _ = federation.local_train(1, Model(w.values.cuda(), w.counters.cuda()), T=5)
+        federation.share_models(1, bank)
+        together = simulator._crews[0]
+        for crew in (together, Crew(together._clients)):
+            simulator._crews[0] = crew
+            found.append(federation.update_beta(1, 1, beta, **how))
+            again = federation.update_beta(1, 1, beta, **how)
+            assert all(torch.equal(again[name], theta) for name, theta in found[-1].items())
+    for name in SIZES:
+        moved = (found[1][name] - beta).norm()
+        assert moved > 0
+        assert (found[0][name] - found[1][name]).norm() < 0.05 * moved

@@ -35,7 +35,7 @@ def events(federation):
 
 
 def test_every_request_of_a_client_is_a_call_with_settings():
-    parts = {"answer", "training_of", "train", "trained"}  # the last three make up local_train
+    parts = {"answer", "training_of", "train", "trained", "weighed"}  # of the requests' own work
     answered = {name for name in vars(Client) if not name.startswith("_")} - parts
     assert answered == set(CALLS)
 

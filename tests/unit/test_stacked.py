@@ -153,3 +153,19 @@ def test_channels_come_last_in_a_row() -> None:
     seen = piece("18.weight").view(512, -1) @ picture.permute(1, 2, 0).reshape(-1)
     assert torch.allclose(seen, state["18.weight"] @ picture.reshape(-1), atol=1e-5)
     assert np.array_equal(piece("20.weight").view(512, 512), state["20.weight"])
+
+
+@pytest.mark.parametrize("kind", ["module", "tensor"])
+def test_layers_have_their_segments_of_a_row(kind) -> None:
+    network = vgg9(10)
+    rows, layout = rows_of(network), Layout.of(network)
+    layers = layout.layers(kind)
+    numbers = torch.zeros(layout.size)
+    for start, stop, p in layers.segments:
+        numbers[start:stop] = p + 1
+    row = torch.zeros(rows.stride)
+    rows.put(numbers, row)
+    for start, stop, p in rows.segments(layers):
+        assert (row[start:stop] == p + 1).all()
+        row[start:stop] = 0
+    assert not row.any()

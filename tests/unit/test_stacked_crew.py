@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg.averaging import Model
+from autofedavg.averaging import Bank, Model
 from autofedavg.client import Client
 from autofedavg.engines import stacked
 from autofedavg.engines.stacked import StackedCrew, crew_of, why_not_together
@@ -79,6 +79,28 @@ class PlainStack:
             losses[k] = bench.train(self.batches(k, steps), how[0], how[3])
             self.models[k] = bench.model().values
         return losses
+
+    def hold(self, digest, values):
+        self.bank = Bank(tuple("abc"), values, torch.zeros(len(values), 0, dtype=torch.int64))
+
+    def mix(self, clients, alpha, layers):
+        for k, weights in zip(clients, alpha, strict=True):
+            self.models[k] = self.bank.combine(weights, layers).values
+
+    def differentiate(self, work):
+        self.gradients, losses = {}, {}
+        for k, steps in work.items():
+            (batch,) = self.batches(k, steps)
+            bench = self.clients[k].workbench
+            gradient, loss = bench.differentiate(
+                Model(self.models[k], no_counters(CPU)), batch, "eval"
+            )
+            self.gradients[k], losses[k] = gradient.clone(), loss.reshape(1)
+        self.calls.append(("differentiate", sorted(work)))
+        return losses
+
+    def slopes(self, clients, layers):
+        return torch.stack([self.bank.project(self.gradients[k], layers) for k in clients])
 
     def batches(self, k, steps):
         images, labels = self.clients[k].data.pictures()
@@ -176,3 +198,68 @@ def test_why_not_together(monkeypatch) -> None:
     assert "pictures" in why_not_together(odd)
     monkeypatch.setattr(stacked, "find_spec", lambda name: None)
     assert "Triton" in why_not_together(clients_of(fitting))
+
+
+def ready_to_weigh(clients) -> dict[str, Note]:
+    """Clients that hold three models; what they are asked for a step on beta."""
+    some = clients["a"].workbench.layout
+    values = torch.stack(
+        [torch.randn(some.size, generator=torch.Generator().manual_seed(k)) / 50 for k in range(3)]
+    )
+    bank = Bank(tuple("abc"), values, torch.zeros(3, 0, dtype=torch.int64))
+    for client in clients.values():
+        client.shelf.keep_bank(bank, "these")
+    beta = torch.tensor([6.0, 5.0, 7.0], dtype=torch.float64)
+    how = {"t": 3, "s": 2, "digest": "these", "gamma": {"name": "dirichlet"}, "layers": None,
+           "rate": 0.5, "smoothing": 0.0, "mode": "eval", "data": "train"}  # fmt: skip
+    note = Note({"beta": beta}, how)
+    return dict.fromkeys(clients, note)
+
+
+def changed(notes, **facts) -> dict[str, Note]:
+    note = Note(notes["a"].arrays, notes["a"].facts | facts)
+    if facts.get("layers"):
+        note.arrays["beta"] = note.arrays["beta"][:, None].repeat(1, 2)
+    return dict.fromkeys(notes, note)
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"gamma": {"name": "softmax"}}, {"layers": "module", "smoothing": 0.3}], ids=str
+)
+def test_steps_on_beta_are_those_of_clients_who_work_alone(crew, facts) -> None:
+    alone = clients_of()
+    for s in (2, 3, 7):  # batches that were drawn ahead, and others
+        notes = changed(ready_to_weigh(crew._clients), **facts, s=s)
+        wanted = Crew(alone).answer("update_beta", changed(ready_to_weigh(alone), **facts, s=s))
+        together = crew.answer("update_beta", notes)
+        assert list(together) == list(wanted)
+        for name, note in wanted.items():
+            assert torch.allclose(together[name].arrays["theta"], note.arrays["theta"], atol=1e-12)
+            assert together[name].facts == note.facts
+    assert len(crew._made.calls) == 3
+    thetas = [note.arrays["theta"] for note in together.values()]
+    assert not torch.equal(thetas[0], thetas[1])
+
+
+@pytest.mark.parametrize(
+    "facts", [{"mode": "train"}, {"steps": 2, "optimiser": {"kind": "sgd", "rate": 0.1}}], ids=str
+)
+def test_other_steps_on_beta_are_taken_one_by_one(crew, facts) -> None:
+    answers = crew.answer("update_beta", changed(ready_to_weigh(crew._clients), **facts))
+    assert all("theta" in note.arrays for note in answers.values())
+    assert not crew._made.calls
+
+
+def test_who_lost_the_models_says_so(crew) -> None:
+    notes = ready_to_weigh(crew._clients)
+    crew._clients["b"].shelf = MemoryShelf()
+    answers = crew.answer("update_beta", notes)
+    assert answers["b"].facts == {"missing": True}
+    assert "theta" in answers["a"].arrays
+
+
+def test_a_site_without_such_cases_is_an_error_of_its_own(crew) -> None:
+    notes = changed(ready_to_weigh(crew._clients), data="holdout")
+    answers = crew.answer("update_beta", notes)
+    assert all("there is no holdout image" in str(note.facts) for note in answers.values())
+    assert not crew._made.calls

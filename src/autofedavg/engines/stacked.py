@@ -9,12 +9,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import Tensor
 
-from autofedavg.averaging import Model
+from autofedavg.averaging import Bank, Model
 from autofedavg.client import Client, LocalTraining
+from autofedavg.constraints import constraint
 from autofedavg.engines.workers import Crew
 from autofedavg.errors import AutoFedAvgError, error_facts
 from autofedavg.layouts import no_counters
+from autofedavg.mixture import Samples
 from autofedavg.notes import Note
 from autofedavg.seeds import Purpose
 from autofedavg.stacked.layers import Layer, fits, layers_of
@@ -70,15 +73,18 @@ def _pictures(client: Client) -> PictureSite:
 
 
 class StackedCrew(Crew):
-    """Clients that train together; whatever else they are asked, they answer one by one."""
+    """Clients that train and weigh together; whatever else is asked, they answer one by one."""
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
         super().__init__(clients)
         self._number = {name: k for k, name in enumerate(clients)}
         self._made: Stack | None = None
         self._ahead: dict[tuple[str, int, Training], Steps] = {}
+        self._drawn: dict[tuple[str, int, int, str], Steps] = {}
 
     def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
+        if verb == "update_beta" and self._alike(notes):
+            return self._weigh(notes)
         if verb != "local_train":
             return super().answer(verb, notes)
         answers: dict[str, Note] = {}
@@ -123,6 +129,64 @@ class StackedCrew(Crew):
             except AutoFedAvgError as error:
                 answers[name] = Note({}, error_facts(error))
         return answers
+
+    def _alike(self, notes: Mapping[str, Note]) -> bool:
+        """Whether all take one step from the same beta and models, without dropout."""
+        (how, beta), *others = ((note.facts, note.arrays["beta"]) for note in notes.values())
+        shelves = (self._clients[name].shelf for name in notes)
+        return (
+            "steps" not in how
+            and how["mode"] == "eval"
+            and all(facts == how and torch.equal(beta, theirs) for facts, theirs in others)
+            and all(shelf.bank(how["digest"]) is not None for shelf in shelves)
+        )
+
+    def _weigh(self, notes: Mapping[str, Note]) -> dict[str, Note]:
+        """One step on beta for every client, each at its own sample of alpha."""
+        how = next(iter(notes.values())).facts
+        t, s, split = int(how["t"]), int(how["s"]), how["data"]
+        answers: dict[str, Note] = {}
+        work: dict[str, Steps] = {}
+        for name in notes:
+            try:
+                work[name] = self._weight_step(name, t, s, split)
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        if work:
+            thetas, losses = self._weighed(work, next(iter(notes.values())))
+            for name, theta, loss in zip(work, thetas, losses, strict=True):
+                try:
+                    answers[name] = self._clients[name].weighed(theta, loss, how)
+                except AutoFedAvgError as error:
+                    answers[name] = Note({}, error_facts(error))
+        return {name: answers[name] for name in notes}
+
+    def _weighed(self, work: Mapping[str, Steps], note: Note) -> tuple[Tensor, Tensor]:
+        """Theta, and the loss, of every client that has a batch."""
+        stack, how, some = self._stack(), note.facts, self._clients[next(iter(work))]
+        t, s = int(how["t"]), int(how["s"])
+        layers = some.workbench.layout.layers(how["layers"]) if how["layers"] else None
+        seeds = [some.seeds.number(name, Purpose.ALPHA, t, s) for name in work]
+        samples = Samples(note.arrays["beta"], constraint(how["gamma"]), seeds)
+        numbers = [self._number[name] for name in work]
+        bank = cast(Bank, some.shelf.bank(how["digest"]))
+        stack.hold(how["digest"], bank.values)
+        stack.mix(numbers, samples.alpha, layers)
+        losses = stack.differentiate({self._number[name]: steps for name, steps in work.items()})
+        # While the GPU works, the next step's batches are drawn.
+        self._drawn = {
+            (name, t, s + 1, how["data"]): self._weight_step(name, t, s + 1, how["data"])
+            for name in work
+        }
+        thetas = samples.step(stack.slopes(numbers, layers), how["rate"], how["smoothing"])
+        return thetas, torch.stack([losses[k] for k in numbers]).cpu()
+
+    def _weight_step(self, name: str, t: int, s: int, split: str) -> Steps:
+        """A client's batch of a step on beta."""
+        ready = self._drawn.get((name, t, s, split))
+        client = self._clients[name]
+        size = client.workbench.training.batch_size
+        return ready or _pictures(client).weight_step(client.seeds, t, s, split, size)
 
     def _steps(self, name: str, t: int, training: Training) -> Steps:
         """A client's batches of a round."""

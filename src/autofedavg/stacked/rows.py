@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from autofedavg.averaging import Layout
+from autofedavg.averaging import Layers, Layout
 from autofedavg.stacked.layers import Convolution, Layer
 
 ALIGNED = 64
@@ -57,6 +57,14 @@ class Rows:
             tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
             place = row[piece.at : piece.at + piece.stop - piece.start]
             place.view(tensor.shape).copy_(tensor)
+
+    def segments(self, layers: Layers) -> list[tuple[int, int, int]]:
+        """(start, stop, layer) in a row, for layer-wise weights."""
+        found = []
+        for piece in self.pieces.values():
+            p = next(p for start, stop, p in layers.segments if start <= piece.start < stop)
+            found.append((piece.at, piece.at + piece.stop - piece.start, p))
+        return found
 
     def take(self, row: Tensor) -> Tensor:
         """The network's vector that is in a row."""

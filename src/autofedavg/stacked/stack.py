@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autofedavg.averaging import Layout
+from autofedavg.averaging import Layers, Layout
 from autofedavg.stacked.layers import Layer
 from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.stacked.program import Program
@@ -62,6 +62,7 @@ class Stack:
         self.how = self._zeros(4)  # step size, momentum, weight decay, pull towards the start
         self.mean = torch.tensor(pictures.shown.mean, device=self.device)
         self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
+        self._held = ("", self.p)
         self._graphs: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
         self._make_room(1)
 
@@ -93,6 +94,34 @@ class Stack:
         if pull:
             self.start.copy_(self.p)
         return self._carry_out(work, seeds, (True, pull))
+
+    def hold(self, digest: str, values: Tensor) -> None:
+        """Keeps w_1 .. w_K, (K, D), to be mixed; the same ones are kept once."""
+        if self._held[0] != digest:
+            bank = self._zeros(len(values), self.rows.stride)
+            for model, row in zip(values, bank, strict=True):
+                self.rows.put(model, row)
+            self._held = (digest, bank)
+
+    def mix(self, clients: Sequence[int], alpha: Tensor, layers: Layers | None) -> None:
+        """Gives each client its mixture of what is held: alpha (n, K), or (n, K, P)."""
+        alpha = alpha.to(self.p)
+        if layers is None:
+            self.p[list(clients)] = alpha @ self._held[1]
+            return
+        for start, stop, p in self.rows.segments(layers):
+            mixed = alpha[:, :, p] @ self._held[1][:, start:stop]
+            self.p[list(clients), start:stop] = mixed
+
+    def slopes(self, clients: Sequence[int], layers: Layers | None) -> Tensor:
+        """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); float64 on the CPU."""
+        g, bank = self.g[list(clients)], self._held[1]
+        if layers is None:
+            return (g @ bank.t()).to("cpu", torch.float64)
+        found = self._zeros(len(g), len(bank), layers.P)
+        for start, stop, p in self.rows.segments(layers):
+            found[:, :, p] += g[:, start:stop] @ bank[:, start:stop].t()
+        return found.to("cpu", torch.float64)
 
     def differentiate(self, work: Mapping[int, Steps]) -> dict[int, Tensor]:
         """The gradient of one batch each, without dropout; the losses."""
