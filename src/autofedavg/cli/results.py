@@ -1,4 +1,4 @@
-"""Verbs that show results: report, compare, serve."""
+"""Verbs that show results or keep them: report, compare, serve, archive."""
 
 from __future__ import annotations
 
@@ -91,6 +91,17 @@ def serve(
         every=every,
         browse=browse,
     )
+
+
+def archive(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs, or folders above them.")],
+    out: Annotated[Path, typer.Option(help="Folder to keep them in, beside what is there.")],
+) -> None:
+    """Copy finished runs, without their weights, to publish them: enough for every report."""
+    from autofedavg.experiment.archive import archive
+
+    for place in archive(runs, out):
+        typer.echo(place)
 
 
 def compare(

@@ -4,7 +4,7 @@ runs/<study>/<row>/seed-<n>/
     config.toml        every value, with its origin
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
-    scores.csv         model, site, split, case, metric, value
+    scores.csv         model, site, split, case, metric, value; in archives scores.csv.gz
     checkpoints/       last-<t>, best-global, best-local-<site>: .safetensors and .json
     log.txt, status.json
 
@@ -14,6 +14,8 @@ Takes no lock, writes nothing and imports nothing heavy: it can be read while a 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import tomllib
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow
 
 SCHEMA = 1
+SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives
 REMEDY = "put it back from a copy, or leave this run out"
 
 
@@ -56,14 +59,17 @@ class Ledger:
         return rounds
 
     def scores(self) -> list[ScoreRow]:
-        path = self.path / "scores.csv"
-        if not path.exists():
+        plain, packed = self.path / SCORES, self.path / SCORES_PACKED
+        if plain.exists():
+            content = plain.read_bytes()
+        elif packed.exists():
+            content = gzip.decompress(packed.read_bytes())
+        else:
             return []
-        with path.open(newline="", encoding="utf-8") as handle:
-            return [
-                ScoreRow(**{**row, "value": float(row["value"])})  # type: ignore[arg-type]
-                for row in csv.DictReader(handle)
-            ]
+        return [
+            ScoreRow(**{**row, "value": float(row["value"])})  # type: ignore[arg-type]
+            for row in csv.DictReader(io.StringIO(content.decode(), newline=""))
+        ]
 
 
 class Rounds:

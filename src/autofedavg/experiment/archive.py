@@ -1,0 +1,106 @@
+"""Run folders to publish: everything a report needs, without the weights, scores compressed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from autofedavg.errors import RunError
+from autofedavg.experiment.ledger import SCORES, SCORES_PACKED, Ledger, read_json, run_paths
+from autofedavg.experiment.store import disk_errors, write_atomically
+
+KEPT = ("config.toml", "environment.json", "rounds.jsonl", "status.json", "log.txt")
+STUDY = "study.json"
+
+
+def archive(paths: Iterable[Path], out: Path) -> list[Path]:
+    """Copies finished runs into an archive, beside those that are there; the new ones.
+
+    Args:
+        paths: run folders, or folders above them.
+        out: the archive: a folder for every study, laid out as the study's own.
+
+    Raises:
+        RunError: a run is not finished, belongs to no study, or is in the archive already with
+            other contents.
+    """
+    runs = run_paths(paths)
+    homes = {run: _home(run) for run in runs}
+    for run in runs:
+        _refuse_unfinished(run)
+    made = []
+    with disk_errors(out, "archive again: what is there already is passed over"):
+        for run in runs:
+            home = homes[run]
+            place = out / home.name / run.resolve().relative_to(home)
+            if place.exists():
+                _refuse_other(run, place)
+                continue
+            _copy(run, place)
+            made.append(place)
+        for home in sorted(set(homes.values())):
+            _list(home, out / home.name, [run.resolve() for run in runs if homes[run] == home])
+    return made
+
+
+def _home(run: Path) -> Path:
+    """The study's folder that a run lies in."""
+    for parent in run.resolve().parents[1:3]:
+        if (parent / STUDY).exists():
+            return parent
+    raise RunError(
+        "this run belongs to no study", where=str(run), remedy="archive runs of `autofedavg run`"
+    )
+
+
+def _refuse_unfinished(run: Path) -> None:
+    status = Ledger(run).status()
+    if status != "finished":
+        raise RunError(
+            f"this run is not finished, but {status}",
+            where=str(run),
+            remedy="finish it with `autofedavg resume`, or leave it out",
+        )
+
+
+def _refuse_other(run: Path, place: Path) -> None:
+    for name in ("config.toml", "rounds.jsonl"):
+        if (run / name).read_bytes() != (place / name).read_bytes():
+            raise RunError(
+                f"another run is in the archive at {place}",
+                where=str(run),
+                remedy="remove that one, or archive elsewhere",
+            )
+
+
+def _copy(run: Path, place: Path) -> None:
+    partial = place.with_name(place.name + ".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name in KEPT:
+        shutil.copyfile(run / name, partial / name)
+    # Without a time: the same scores make the same bytes.
+    packed = gzip.compress((run / SCORES).read_bytes(), mtime=0)
+    (partial / SCORES_PACKED).write_bytes(packed)
+    partial.rename(place)
+
+
+def _list(home: Path, place: Path, runs: Iterable[Path]) -> None:
+    """Lists the archived runs in the archive's study.json, beside those that it lists."""
+    content = read_json(home / STUDY)
+    known = read_json(place / STUDY)["runs"] if (place / STUDY).exists() else []
+    rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in known}
+    here = {run.relative_to(home) for run in runs}
+    for row in content["runs"]:
+        name = row["config"]["name"]
+        listed = rows.setdefault(name, {**row, "jobs": []})
+        for fold, seed in row["jobs"]:
+            at = Path(name, *([] if fold is None else [f"fold-{fold}"]), f"seed-{seed}")
+            if at in here and [fold, seed] not in listed["jobs"]:
+                listed["jobs"].append([fold, seed])
+    content["runs"] = [row for row in rows.values() if row["jobs"]]
+    write_atomically(place / STUDY, json.dumps(content, indent=1).encode() + b"\n")
