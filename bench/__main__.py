@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bench import flare, flower, large, memory, reports, rounds, volumes, weights
+from bench import flare, flower, gpu, large, memory, reports, rounds, volumes, weights
 from bench.table import Section, render
 from bench.timing import keep_heap
 
@@ -31,6 +31,7 @@ FULL: dict[str, Measure] = {
     "report": lambda: reports.measure(runs=50, rounds=300, repetitions=3),
     "flare": lambda: flare.measure(rounds=5, steps=40),
     "flower": lambda: flower.measure(steps=30, stock_steps=8),
+    "gpu": lambda: gpu.measure(epochs=4, S=100, repetitions=5),
 }
 QUICK: dict[str, Measure] = {
     "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=1),
@@ -42,6 +43,7 @@ QUICK: dict[str, Measure] = {
     "report": lambda: reports.measure(runs=10, rounds=10, repetitions=1),
     "flare": lambda: flare.measure(rounds=2, steps=5),
     "flower": lambda: flower.measure(steps=3, stock_steps=1),
+    "gpu": lambda: gpu.measure(epochs=1, S=5, repetitions=1),
 }
 
 

@@ -113,10 +113,10 @@ def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
     theta = answer.arrays["theta"]
     remedy = "lower method.beta_rate, or look at this site's images"
     fits = (theta.shape, theta.dtype) == (beta.shape, beta.dtype)
-    if not fits or not bool(torch.isfinite(theta).all()):
+    largest = float(theta.abs().max()) if fits else math.nan
+    if not math.isfinite(largest):
         raise BadAnswer(f"its beta for step {s} has a wrong shape or is not finite", remedy)
-    if bool((theta.abs() > THETA_BOUND).any()):
-        largest = float(theta.abs().max())
+    if largest > THETA_BOUND:
         raise BadAnswer(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
     return theta
 

@@ -70,6 +70,8 @@ class Problem:
         sites: each site's data, by name.
         metric: the score by which models are chosen; higher is better.
         counted: whether every site scores exactly the cases that it counts.
+        steady: whether network and loss always do the same operations on tensors, so that a GPU
+            may record a step and replay it; not so where Python code decides by what a batch holds.
     """
 
     network: Callable[[], nn.Module]
@@ -77,6 +79,7 @@ class Problem:
     sites: Mapping[str, LocalData]
     metric: str = "dice"
     counted: bool = True
+    steady: bool = False
 
     def initial(self, seeds: Seeds) -> tuple[Model, Layout]:
         """w^0 and the layout of the network, from the run's seed."""

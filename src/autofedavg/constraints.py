@@ -10,15 +10,15 @@ beta = 1 + floor + softplus(theta).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributions import Dirichlet as DirichletDistribution
+from torch.autograd.function import once_differentiable
 
 from autofedavg.errors import ConfigError
-from autofedavg.seeds import global_seed
 
 
 class Constraint(Protocol):
@@ -36,6 +36,9 @@ class Constraint(Protocol):
 
     def sample(self, beta: Tensor, seed: int) -> Tensor:
         """The weights used for one learning step; differentiable in beta."""
+
+    def samples(self, betas: Tensor, seeds: Sequence[int]) -> Tensor:
+        """`sample` of every row of betas, (n, K) or (n, K, P), each with its own seed."""
 
     def mean(self, beta: Tensor) -> Tensor:
         """The expected weights, for the layer-wise smoothing loss; differentiable in beta."""
@@ -71,6 +74,9 @@ class Softmax:
     def sample(self, beta: Tensor, seed: int) -> Tensor:
         return self.alpha(beta)
 
+    def samples(self, betas: Tensor, seeds: Sequence[int]) -> Tensor:
+        return torch.softmax(betas, dim=1)
+
     def mean(self, beta: Tensor) -> Tensor:
         return self.alpha(beta)
 
@@ -82,6 +88,31 @@ class Softmax:
 
     def note(self) -> dict[str, Any]:
         return {"name": self.name, "beta0": self.beta0}
+
+
+class _Drawn(torch.autograd.Function):
+    """What `torch.distributions.Dirichlet.rsample` does, with a seed for every row of a batch.
+
+    The distribution draws from the global generator alone, and walks back row by row.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, betas: Tensor, seeds: Sequence[int]) -> Tensor:
+        alphas = [
+            torch._sample_dirichlet(beta, torch.Generator().manual_seed(seed))
+            for beta, seed in zip(betas, seeds, strict=True)
+        ]
+        alpha = torch.stack(alphas)
+        ctx.save_for_backward(alpha, betas)
+        return alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        alpha, betas = ctx.saved_tensors
+        total = betas.sum(-1, keepdim=True).expand_as(betas)
+        each = torch._dirichlet_grad(alpha, betas, total)
+        return each * (slope - (alpha * slope).sum(-1, keepdim=True)), None
 
 
 @dataclass(frozen=True)
@@ -119,9 +150,11 @@ class Dirichlet:
         return (beta - 1) / (beta - 1).sum(dim=0, keepdim=True)
 
     def sample(self, beta: Tensor, seed: int) -> Tensor:
-        with global_seed(seed):
-            drawn: Tensor = DirichletDistribution(beta.movedim(0, -1)).rsample()
-        return drawn.movedim(-1, 0)
+        return self.samples(beta[None], [seed])[0]
+
+    def samples(self, betas: Tensor, seeds: Sequence[int]) -> Tensor:
+        drawn: Tensor = _Drawn.apply(betas.movedim(1, -1), seeds)  # type: ignore[no-untyped-call]
+        return drawn.movedim(-1, 1)
 
     def mean(self, beta: Tensor) -> Tensor:
         return beta / beta.sum(dim=0, keepdim=True)

@@ -42,8 +42,7 @@ class Samples:
         self._gamma = gamma
         self._theta = gamma.free(beta).repeat(len(seeds), *[1] * beta.dim()).requires_grad_()
         self._beta = gamma.beta(self._theta)
-        each = zip(self._beta, seeds, strict=True)
-        self._alpha = torch.stack([gamma.sample(beta, seed) for beta, seed in each])
+        self._alpha = gamma.samples(self._beta, seeds)
         self.alpha = self._alpha.detach()
 
     def step(self, slopes: Tensor, rate: float, smooth: float) -> Tensor:

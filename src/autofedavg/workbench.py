@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from autofedavg.averaging import Layout, Model
 from autofedavg.errors import ConfigError
 from autofedavg.forms import Form, reshaped
+from autofedavg.replays import Replays
 from autofedavg.settings import Settings, setting
 
 Batch = Any
@@ -82,10 +83,24 @@ class Training(Settings):
 
 
 class Workbench:
-    """A network, its flat state and its optimiser, used by every client of a worker in turn."""
+    """A network, its flat state and its optimiser, used by every client of a worker in turn.
+
+    Args:
+        network: the network.
+        loss: (network, batch) -> scalar.
+        training: how it is trained.
+        device: where.
+        steady: whether network and loss always do the same operations on tensors, so that a GPU
+            may record a step and replay it.
+    """
 
     def __init__(
-        self, network: nn.Module, loss: Loss, training: Training, device: torch.device
+        self,
+        network: nn.Module,
+        loss: Loss,
+        training: Training,
+        device: torch.device,
+        steady: bool = False,
     ) -> None:
         self.network = network.to(device).train()
         self.loss_of = loss
@@ -97,6 +112,9 @@ class Workbench:
         self._counters = self._bind()
         self._parameters = nn.Parameter(self.flat[: self.layout.trainable])
         self._parameters.grad = self.gradient
+        self._replays = Replays(device) if steady and device.type == "cuda" else None
+        self._rate = torch.zeros((), device=device)
+        self._start = torch.empty(0, device=device)
         self._optimiser = self._make_optimiser()
         self._variant: Workbench | None = None
         self._variant_form: Form | None = None
@@ -114,7 +132,9 @@ class Workbench:
         kept = self._variant
         if kept is None or self._variant_form != form or kept.training != wanted:
             network = copy.deepcopy(self.network) if form is None else reshaped(self.network, form)
-            kept = self._variant = Workbench(network, self.loss_of, wanted, self.device)
+            kept = self._variant = Workbench(
+                network, self.loss_of, wanted, self.device, self._replays is not None
+            )
             self._variant_form = form
         return kept
 
@@ -168,15 +188,18 @@ class Workbench:
             The loss of every step, on the device (so that nothing waits inside the loop).
         """
         self._set_mode(train=True)
-        self._optimiser.state.clear()
-        self._optimiser.param_groups[0]["lr"] = rate
-        start = self.flat[: self.layout.trainable].clone() if mu else None
-        losses = []
-        for batch in batches:
-            losses.append(self._backward(batch))
-            if start is not None:
-                self.gradient.add_(self._parameters.detach() - start, alpha=mu)
+        self._restart(rate)
+        if mu:
+            self._start = self._kept(self._start)
+
+        def step(batch: Batch) -> Tensor:
+            loss = self._backward(batch)
+            if mu:
+                self.gradient.add_(self._parameters.detach() - self._start, alpha=mu)
             self._optimiser.step()
+            return loss
+
+        losses = [self._done(("train", mu), batch, step) for batch in batches]
         return torch.stack(losses) if losses else torch.empty(0)
 
     def differentiate(
@@ -185,8 +208,28 @@ class Workbench:
         """Grad L(w; x) at a given model: (gradient (D',), loss). The gradient is reused."""
         self.load(model)
         self._set_mode(train=mode == "train")
-        loss = self._backward(batch)
+        loss = self._done(mode, batch, self._backward)
         return self.gradient, loss
+
+    def _done(self, kind: Hashable, batch: Batch, step: Callable[[Batch], Tensor]) -> Tensor:
+        """One step's loss; the step is replayed where it can be."""
+        return step(batch) if self._replays is None else self._replays.step(kind, batch, step)
+
+    def _restart(self, rate: float) -> None:
+        """A fresh optimiser. What a recorded step reads and writes must stay where it is."""
+        if self._replays is None:
+            self._optimiser.state.clear()
+            self._optimiser.param_groups[0]["lr"] = rate
+            return
+        self._rate.fill_(rate)
+        for kept in self._optimiser.state.values():
+            for tensor in kept.values():
+                tensor.zero_()
+
+    def _kept(self, place: Tensor) -> Tensor:
+        """The parameters as they are now, in the same place every time."""
+        now = self.flat[: self.layout.trainable]
+        return place.copy_(now) if place.shape == now.shape else now.clone()
 
     def _set_mode(self, *, train: bool) -> None:
         # Setting it walks every module: dear where a client takes only a few small steps.
@@ -207,19 +250,21 @@ class Workbench:
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
         settings = self.training
+        rate = settings.learning_rate if self._replays is None else self._rate
         if settings.optimiser == "sgd":
             return torch.optim.SGD(
                 [self._parameters],
-                lr=settings.learning_rate,
+                lr=rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
                 fused=True,
             )
         return torch.optim.Adam(
             [self._parameters],
-            lr=settings.learning_rate,
+            lr=rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
+            capturable=self._replays is not None,
             fused=True,
         )
 

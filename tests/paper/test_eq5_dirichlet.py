@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from autofedavg.constraints import Dirichlet
+from autofedavg.seeds import global_seed
 from toy import float64
 
 BETA = [2.0, 3.0, 7.0]
@@ -59,3 +60,20 @@ def test_the_draw_does_not_depend_on_the_global_generator():
     with torch.random.fork_rng():
         torch.manual_seed(99)
         assert torch.equal(Dirichlet().sample(float64(BETA), seed=5), first)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4)], ids=str)
+def test_a_batch_of_samples_is_what_pytorch_draws_with_each_seed(shape) -> None:
+    torch.manual_seed(0)
+    betas = (1.5 + 5 * torch.rand(5, *shape, dtype=torch.float64)).requires_grad_()
+    weights = torch.randn(5, *shape, dtype=torch.float64)
+    seeds = [3, 2**62, 7, 3, 0]
+    ours = Dirichlet().samples(betas, seeds)
+    (slopes,) = torch.autograd.grad((ours * weights).sum(), betas)
+    for n, seed in enumerate(seeds):
+        row = betas[n].detach().clone().requires_grad_()
+        with global_seed(seed):
+            alpha = torch.distributions.Dirichlet(row.movedim(0, -1)).rsample().movedim(-1, 0)
+        assert torch.equal(ours[n], alpha)
+        (slope,) = torch.autograd.grad((alpha * weights[n]).sum(), row)
+        assert torch.equal(slopes[n], slope)

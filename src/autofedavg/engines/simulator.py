@@ -154,7 +154,7 @@ class Simulator:
         )
         with global_seed(0):
             network = problem.network()
-        workbench = Workbench(network, problem.loss, training, self.device)
+        workbench = Workbench(network, problem.loss, training, self.device, problem.steady)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.hands.threads)
         names = [site.name for site in self._sites]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -72,6 +72,13 @@ def _pictures(client: Client) -> PictureSite:
     return cast(PictureSite, client.data)
 
 
+class Draw(NamedTuple):
+    """A batch, and the seed of a sample of alpha."""
+
+    batch: Steps
+    seed: int
+
+
 class StackedCrew(Crew):
     """Clients that train and weigh together; whatever else is asked, they answer one by one."""
 
@@ -80,7 +87,7 @@ class StackedCrew(Crew):
         self._number = {name: k for k, name in enumerate(clients)}
         self._made: Stack | None = None
         self._ahead: dict[tuple[str, int, Training], Steps] = {}
-        self._drawn: dict[tuple[str, int, int, str], Steps] = {}
+        self._drawn: dict[tuple[str, int, int, str], Draw] = {}
 
     def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
         if verb == "update_beta" and self._alike(notes):
@@ -132,12 +139,16 @@ class StackedCrew(Crew):
 
     def _alike(self, notes: Mapping[str, Note]) -> bool:
         """Whether all take one step from the same beta and models, without dropout."""
-        (how, beta), *others = ((note.facts, note.arrays["beta"]) for note in notes.values())
+        some, *others = notes.values()
+        how, beta = some.facts, some.arrays["beta"]
         shelves = (self._clients[name].shelf for name in notes)
         return (
             "steps" not in how
             and how["mode"] == "eval"
-            and all(facts == how and torch.equal(beta, theirs) for facts, theirs in others)
+            and all(
+                note is some or (note.facts == how and torch.equal(beta, note.arrays["beta"]))
+                for note in others
+            )
             and all(shelf.bank(how["digest"]) is not None for shelf in shelves)
         )
 
@@ -146,47 +157,48 @@ class StackedCrew(Crew):
         how = next(iter(notes.values())).facts
         t, s, split = int(how["t"]), int(how["s"]), how["data"]
         answers: dict[str, Note] = {}
-        work: dict[str, Steps] = {}
+        work: dict[str, Draw] = {}
         for name in notes:
             try:
-                work[name] = self._weight_step(name, t, s, split)
+                work[name] = self._drawn.get((name, t, s, split)) or self._draw(name, t, s, split)
             except AutoFedAvgError as error:
                 answers[name] = Note({}, error_facts(error))
         if work:
             thetas, losses = self._weighed(work, next(iter(notes.values())))
-            for name, theta, loss in zip(work, thetas, losses, strict=True):
+            for name, theta, loss in zip(work, thetas.unbind(), losses.unbind(), strict=True):
                 try:
                     answers[name] = self._clients[name].weighed(theta, loss, how)
                 except AutoFedAvgError as error:
                     answers[name] = Note({}, error_facts(error))
         return {name: answers[name] for name in notes}
 
-    def _weighed(self, work: Mapping[str, Steps], note: Note) -> tuple[Tensor, Tensor]:
+    def _weighed(self, work: Mapping[str, Draw], note: Note) -> tuple[Tensor, Tensor]:
         """Theta, and the loss, of every client that has a batch."""
         stack, how, some = self._stack(), note.facts, self._clients[next(iter(work))]
         t, s = int(how["t"]), int(how["s"])
         layers = some.workbench.layout.layers(how["layers"]) if how["layers"] else None
-        seeds = [some.seeds.number(name, Purpose.ALPHA, t, s) for name in work]
+        seeds = [draw.seed for draw in work.values()]
         samples = Samples(note.arrays["beta"], constraint(how["gamma"]), seeds)
-        numbers = [self._number[name] for name in work]
         bank = cast(Bank, some.shelf.bank(how["digest"]))
         stack.hold(how["digest"], bank.values)
-        stack.mix(numbers, samples.alpha, layers)
-        losses = stack.differentiate({self._number[name]: steps for name, steps in work.items()})
+        batches = {self._number[name]: draw.batch for name, draw in work.items()}
+        stack.mix(list(batches), samples.alpha, layers)
+        found = stack.differentiate(batches)
+        slopes = stack.slopes(list(batches), layers)
         # While the GPU works, the next step's batches are drawn.
         self._drawn = {
-            (name, t, s + 1, how["data"]): self._weight_step(name, t, s + 1, how["data"])
-            for name in work
+            (name, t, s + 1, how["data"]): self._draw(name, t, s + 1, how["data"]) for name in work
         }
-        thetas = samples.step(stack.slopes(numbers, layers), how["rate"], how["smoothing"])
-        return thetas, torch.stack([losses[k] for k in numbers]).cpu()
+        losses = torch.stack(list(found.values()))
+        thetas = samples.step(slopes.to("cpu", torch.float64), how["rate"], how["smoothing"])
+        return thetas, losses.cpu()
 
-    def _weight_step(self, name: str, t: int, s: int, split: str) -> Steps:
-        """A client's batch of a step on beta."""
-        ready = self._drawn.get((name, t, s, split))
+    def _draw(self, name: str, t: int, s: int, split: str) -> Draw:
+        """What chance gives a client for a step on beta."""
         client = self._clients[name]
         size = client.workbench.training.batch_size
-        return ready or _pictures(client).weight_step(client.seeds, t, s, split, size)
+        batch = _pictures(client).weight_step(client.seeds, t, s, split, size)
+        return Draw(batch, client.seeds.number(name, Purpose.ALPHA, t, s))
 
     def _steps(self, name: str, t: int, training: Training) -> Steps:
         """A client's batches of a round."""

@@ -105,23 +105,27 @@ class Stack:
 
     def mix(self, clients: Sequence[int], alpha: Tensor, layers: Layers | None) -> None:
         """Gives each client its mixture of what is held: alpha (n, K), or (n, K, P)."""
-        alpha = alpha.to(self.p)
+        alpha, rows = alpha.to(self.p), self._rows(clients)
         if layers is None:
-            self.p[list(clients)] = alpha @ self._held[1]
+            self.p[rows] = alpha @ self._held[1]
             return
         for start, stop, p in self.rows.segments(layers):
-            mixed = alpha[:, :, p] @ self._held[1][:, start:stop]
-            self.p[list(clients), start:stop] = mixed
+            self.p[rows, start:stop] = alpha[:, :, p] @ self._held[1][:, start:stop]
 
     def slopes(self, clients: Sequence[int], layers: Layers | None) -> Tensor:
-        """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); float64 on the CPU."""
-        g, bank = self.g[list(clients)], self._held[1]
+        """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); on the GPU, and not awaited."""
+        g, bank = self.g[self._rows(clients)], self._held[1]
         if layers is None:
-            return (g @ bank.t()).to("cpu", torch.float64)
+            return g @ bank.t()
         found = self._zeros(len(g), len(bank), layers.P)
         for start, stop, p in self.rows.segments(layers):
             found[:, :, p] += g[:, start:stop] @ bank[:, start:stop].t()
-        return found.to("cpu", torch.float64)
+        return found
+
+    def _rows(self, clients: Sequence[int]) -> slice | Tensor:
+        """Where these clients' rows are; all rows are not copied to be read."""
+        everybody = list(clients) == list(range(len(self.p)))
+        return slice(None) if everybody else torch.tensor(clients, device=self.device)
 
     def differentiate(self, work: Mapping[int, Steps]) -> dict[int, Tensor]:
         """The gradient of one batch each, without dropout; the losses."""

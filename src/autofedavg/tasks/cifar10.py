@@ -127,7 +127,7 @@ class Cifar10(Task):
                 len(parts["holdout"]),
                 self.train_on_holdout,
             )
-        return Problem(self.network, cifar_loss, sites, self.metric)
+        return Problem(self.network, cifar_loss, sites, self.metric, steady=True)
 
     def split(self, data: Cifar10Data) -> Split:
         """Site -> split -> indices of images, in the official order of the files.

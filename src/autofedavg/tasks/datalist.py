@@ -196,7 +196,7 @@ class Datalist(ImageTask):
             site: SegmentationSite(site, cases, how, names, 1 / len(prepared))
             for site, cases in prepared.items()
         }
-        return Problem(task.network, loss(how), sites)
+        return Problem(task.network, loss(how), sites, steady=True)
 
     def _check_channels(self, prepared: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
         found = {

@@ -157,7 +157,7 @@ class Synthetic(GridTask):
             site: SegmentationSite(site, cases, self.pipeline, share=1 / len(prepared))
             for site, cases in prepared.items()
         }
-        return Problem(self.network, loss(self.pipeline), sites)
+        return Problem(self.network, loss(self.pipeline), sites, steady=True)
 
     def collection(self, progress: Progress | None = None) -> Collection:
         return Collection(self._cases(progress), BINARY, self.pipeline, self.cache)

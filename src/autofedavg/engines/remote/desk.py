@@ -100,7 +100,7 @@ class SiteDesk:
                 )
             with global_seed(0):
                 network = problem.network()
-            bench = Workbench(network, problem.loss, job.row.training, device)
+            bench = Workbench(network, problem.loss, job.row.training, device, problem.steady)
             if bench.layout.describe() != job.network:
                 raise Refused(
                     f"its network has {bench.layout.size} values of another shape than the "

@@ -125,7 +125,7 @@ class PublicTask(ImageTask):
             site: SegmentationSite(site, cases, self.pipeline, [self.structure], 1 / len(prepared))
             for site, cases in prepared.items()
         }
-        return Problem(self.network, loss(self.pipeline), sites)
+        return Problem(self.network, loss(self.pipeline), sites, steady=True)
 
     def prepare(self, progress: Progress | None = None) -> None:
         ready = self._store(hold=0).sites(self._cases(), progress)

@@ -29,6 +29,9 @@ PAD = 4
 MEAN = (125.3, 123.0, 113.9)  # of a channel, on the scale of the bytes
 STD = (63.0, 62.1, 66.7)
 SCORED = 500
+BLOCK = (
+    64  # steps of LearnAggWeight whose images are drawn at once: seeding costs more than drawing
+)
 
 CifarBatch = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -152,6 +155,7 @@ class CifarSite:
         }
         self._names = {"local": list(local_names), "test": list(test_names)}
         self._arrays = {"local": _tensors(local), "test": _tensors(test)}
+        self._block: tuple[object, np.ndarray] | None = None
 
     def cases(self) -> Mapping[str, int]:
         return {split: part.stop - part.start for split, (_, part) in self._splits.items()}
@@ -243,8 +247,13 @@ class CifarSite:
                 where=f"site {self.site}",
                 remedy="set task.holdout, or method.learn_on to 'train'",
             )
-        random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
-        return random.randint(n, size=batch_size)
+        block, row = divmod(s, BLOCK)
+        key = (seeds, t, block, n, batch_size)
+        if self._block is None or self._block[0] != key:
+            random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, block)
+            self._block = key, random.randint(n, size=(BLOCK, batch_size))
+        picks: np.ndarray = self._block[1][row]
+        return picks
 
     def _moves(self, seeds: Seeds, t: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How far every image of a round is moved, (n, 2), and whether it is flipped."""
