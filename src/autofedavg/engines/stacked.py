@@ -183,15 +183,14 @@ class StackedCrew(Crew):
         stack.hold(how["digest"], bank.values)
         batches = {self._number[name]: draw.batch for name, draw in work.items()}
         stack.mix(list(batches), samples.alpha, layers)
-        found = stack.differentiate(batches)
+        losses = stack.differentiate(batches)
         slopes = stack.slopes(list(batches), layers)
         # While the GPU works, the next step's batches are drawn.
         self._drawn = {
             (name, t, s + 1, how["data"]): self._draw(name, t, s + 1, how["data"]) for name in work
         }
-        losses = torch.stack(list(found.values()))
         thetas = samples.step(slopes.to("cpu", torch.float64), how["rate"], how["smoothing"])
-        return thetas, losses.cpu()
+        return thetas, losses.cpu().reshape(-1, 1)
 
     def _draw(self, name: str, t: int, s: int, split: str) -> Draw:
         """What chance gives a client for a step on beta."""

@@ -58,13 +58,24 @@ class Rows:
             place = row[piece.at : piece.at + piece.stop - piece.start]
             place.view(tensor.shape).copy_(tensor)
 
-    def segments(self, layers: Layers) -> list[tuple[int, int, int]]:
-        """(start, stop, layer) in a row, for layer-wise weights."""
-        found = []
-        for piece in self.pieces.values():
-            p = next(p for start, stop, p in layers.segments if start <= piece.start < stop)
-            found.append((piece.at, piece.at + piece.stop - piece.start, p))
-        return found
+    def chunks(self, layers: Layers | None, most: int) -> list[tuple[int, int, int]]:
+        """A row in pieces of at most so many numbers, each within a layer: (start, size, layer).
+
+        Args:
+            layers: None where all numbers are of one layer, 0.
+            most: numbers in a piece.
+        """
+        segments = [(0, self.stride, 0)]
+        if layers is not None:
+            segments = [
+                (piece.at, piece.stop - piece.start, _layer(piece, layers))
+                for piece in self.pieces.values()
+            ]
+        return [
+            (start + begin, min(most, size - begin), p)
+            for start, size, p in segments
+            for begin in range(0, size, most)
+        ]
 
     def take(self, row: Tensor) -> Tensor:
         """The network's vector that is in a row."""
@@ -73,6 +84,10 @@ class Rows:
             tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
             tensor.copy_(row[piece.at : piece.at + piece.stop - piece.start].view(tensor.shape))
         return values
+
+
+def _layer(piece: Piece, layers: Layers) -> int:
+    return next(p for start, stop, p in layers.segments if start <= piece.start < stop)
 
 
 def _read(

@@ -15,11 +15,17 @@ import torch
 from torch import Tensor
 
 from autofedavg.averaging import Layers, Layout
+from autofedavg.stacked import kernels
 from autofedavg.stacked.layers import Layer
 from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.stacked.program import Program
 from autofedavg.stacked.rows import Rows
 from autofedavg.stacked.schedule import NOBODY, schedule
+
+TILE = 16  # clients, or models, that a kernel of mixtures works on at a time
+WIDE, NARROW = 256, 128  # columns that it mixes, and multiplies, at a time
+CHUNK = 4096  # columns for which it is launched
+EMPTY = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,25 @@ class Pictures:
     labels: Tensor
     shown: Shown
     starts: Sequence[int]  # where each client's pictures begin
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of parameters in chunks, each within one layer: see `kernels.mixing`."""
+
+    count: int
+    first: Tensor
+    size: Tensor
+    layer: Tensor
+    belongs: Tensor  # (P, chunks): 1 where a chunk is of a layer
+
+    @classmethod
+    def of(cls, chunks: Sequence[tuple[int, int, int]], device: torch.device) -> Cut:
+        first, size, layer = (
+            torch.tensor(part, dtype=torch.int32) for part in zip(*chunks, strict=True)
+        )
+        belongs = (layer == torch.arange(int(layer.max()) + 1)[:, None]).float()
+        return cls(len(chunks), *(part.to(device) for part in (first, size, layer, belongs)))
 
 
 class Stack:
@@ -63,6 +88,8 @@ class Stack:
         self.mean = torch.tensor(pictures.shown.mean, device=self.device)
         self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
         self._held = ("", self.p)
+        self._cuts: dict[object, Cut] = {}
+        self._numbers: dict[tuple[int, ...], Tensor] = {}
         self._graphs: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
         self._make_room(1)
 
@@ -93,7 +120,10 @@ class Stack:
         pull = bool(how[3])
         if pull:
             self.start.copy_(self.p)
-        return self._carry_out(work, seeds, (True, pull))
+        self.s.copy_(self.p)
+        losses = self._carry_out(work, seeds, (True, pull))
+        lengths = [len(steps.picks) for steps in work.values()]
+        return dict(zip(work, torch.split(losses, lengths), strict=True))
 
     def hold(self, digest: str, values: Tensor) -> None:
         """Keeps w_1 .. w_K, (K, D), to be mixed; the same ones are kept once."""
@@ -105,45 +135,54 @@ class Stack:
 
     def mix(self, clients: Sequence[int], alpha: Tensor, layers: Layers | None) -> None:
         """Gives each client its mixture of what is held: alpha (n, K), or (n, K, P)."""
-        alpha, rows = alpha.to(self.p), self._rows(clients)
-        if layers is None:
-            self.p[rows] = alpha @ self._held[1]
-            return
-        for start, stop, p in self.rows.segments(layers):
-            self.p[rows, start:stop] = alpha[:, :, p] @ self._held[1][:, start:stop]
+        (n, K), cut = alpha.shape[:2], self._cut(layers)
+        weights = alpha.reshape(n, K, -1).permute(2, 0, 1).to(torch.float32).contiguous()
+        kernels.mix[cut.count, -(-n // TILE)](
+            self._held[1], weights.to(self.device), self.s, self._rows(clients), cut.first,
+            cut.size, cut.layer, self.rows.stride, n, K, TILE, TILE, WIDE,
+        )  # fmt: skip
 
     def slopes(self, clients: Sequence[int], layers: Layers | None) -> Tensor:
         """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); on the GPU, and not awaited."""
-        g, bank = self.g[self._rows(clients)], self._held[1]
+        n, K, cut = len(clients), len(self._held[1]), self._cut(layers)
+        parts = torch.empty(cut.count, n * K, device=self.device)
+        kernels.slopes[cut.count, -(-n // TILE), -(-K // TILE)](
+            self._held[1], self.g, parts, self._rows(clients), cut.first, cut.size,
+            self.rows.stride, n, K, TILE, TILE, NARROW,
+        )  # fmt: skip
         if layers is None:
-            return g @ bank.t()
-        found = self._zeros(len(g), len(bank), layers.P)
-        for start, stop, p in self.rows.segments(layers):
-            found[:, :, p] += g[:, start:stop] @ bank[:, start:stop].t()
-        return found
+            return parts.sum(0).view(n, K)
+        return (cut.belongs @ parts).view(-1, n, K).permute(1, 2, 0)
 
-    def _rows(self, clients: Sequence[int]) -> slice | Tensor:
-        """Where these clients' rows are; all rows are not copied to be read."""
-        everybody = list(clients) == list(range(len(self.p)))
-        return slice(None) if everybody else torch.tensor(clients, device=self.device)
+    def _cut(self, layers: Layers | None) -> Cut:
+        key = layers and layers.segments
+        if key not in self._cuts:
+            self._cuts[key] = Cut.of(self.rows.chunks(layers, CHUNK), self.device)
+        return self._cuts[key]
 
-    def differentiate(self, work: Mapping[int, Steps]) -> dict[int, Tensor]:
-        """The gradient of one batch each, without dropout; the losses."""
+    def _rows(self, clients: Sequence[int]) -> Tensor:
+        """The clients' numbers on the GPU."""
+        key = tuple(clients)
+        if key not in self._numbers:
+            self._numbers = {key: torch.tensor(key, dtype=torch.int32, device=self.device)}
+        return self._numbers[key]
+
+    def differentiate(self, work: Mapping[int, Steps]) -> Tensor:
+        """The gradient of one batch each at the clients' mixtures, without dropout; the losses."""
         return self._carry_out(work, dict.fromkeys(work, 0), (False, False))
 
     def _carry_out(
         self, work: Mapping[int, Steps], seeds: Mapping[int, int], kind: tuple[bool, bool]
-    ) -> dict[int, Tensor]:
+    ) -> Tensor:
+        """The losses of all steps, one client's after another's."""
         lengths = [len(steps.picks) for steps in work.values()]
         table = schedule(tuple(zip(work, lengths, strict=True)), self.slots)
         first = np.cumsum([0, *lengths])
         self._load(work, seeds, first[:-1], table)
-        self.s.copy_(self.p)
         graph = self._graph(*kind)
         for _ in range(len(table)):
             graph.replay()
-        losses = torch.split(self.losses[: first[-1]].clone(), lengths)
-        return dict(zip(work, losses, strict=True))
+        return self.losses[: first[-1]].clone()
 
     def _load(
         self,
@@ -162,17 +201,20 @@ class Stack:
         starts, salts = np.zeros(len(begin), np.int32), np.zeros(len(begin), np.int64)
         for k, row in zip(work, first, strict=True):
             starts[k], salts[k] = row, seeds[k] % 2**31
-        for place, content in (
-            (self.picks, picks), (self.moves, moves), (self.table, table),
-            (self.starts, starts), (self.seeds, salts),
+        for name, content in (
+            ("picks", picks), ("moves", moves), ("table", table), ("starts", starts),
+            ("seeds", salts),
         ):  # fmt: skip
-            place[: len(content)].copy_(torch.from_numpy(content))
+            if not np.array_equal(self._loaded.get(name, EMPTY), content):
+                getattr(self, name)[: len(content)].copy_(torch.from_numpy(content))
+                self._loaded[name] = content
         self.steps.zero_()
         self.at.zero_()
 
     def _make_room(self, rows: int) -> None:
         """Memory for the batches of a round; graphs hold addresses, so they are made anew."""
         self._graphs.clear()
+        self._loaded: dict[str, np.ndarray] = {}  # what of it is on the GPU
         self.picks = self._zeros(rows, self.batch, dtype=torch.int32)
         self.moves = self._zeros(rows, self.batch, dtype=torch.uint8)
         self.table = self._zeros(rows, self.slots, dtype=torch.int32)
