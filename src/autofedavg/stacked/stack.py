@@ -15,16 +15,12 @@ import torch
 from torch import Tensor
 
 from autofedavg.averaging import Layers, Layout
-from autofedavg.stacked import kernels
 from autofedavg.stacked.layers import Layer
 from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.stacked.program import Program
-from autofedavg.stacked.rows import Rows
+from autofedavg.stacked.rows import ALIGNED, Rows
 from autofedavg.stacked.schedule import NOBODY, schedule
 
-TILE = 16  # clients, or models, that a kernel of mixtures works on at a time
-WIDE, NARROW = 256, 128  # columns that it mixes, and multiplies, at a time
-CHUNK = 4096  # columns for which it is launched
 EMPTY = np.empty(0)
 
 
@@ -39,22 +35,17 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Rows of parameters in chunks, each within one layer: see `kernels.mixing`."""
+class Blocks:
+    """Which layer every block of a row is of: (blocks,), and as (P, blocks) ones and zeros."""
 
-    count: int
-    first: Tensor
-    size: Tensor
     layer: Tensor
-    belongs: Tensor  # (P, chunks): 1 where a chunk is of a layer
+    belongs: Tensor
 
     @classmethod
-    def of(cls, chunks: Sequence[tuple[int, int, int]], device: torch.device) -> Cut:
-        first, size, layer = (
-            torch.tensor(part, dtype=torch.int32) for part in zip(*chunks, strict=True)
-        )
-        belongs = (layer == torch.arange(int(layer.max()) + 1)[:, None]).float()
-        return cls(len(chunks), *(part.to(device) for part in (first, size, layer, belongs)))
+    def of(cls, layers: Sequence[int], device: torch.device) -> Blocks:
+        layer = torch.tensor(layers, device=device)
+        each = torch.arange(max(layers) + 1, device=device)
+        return cls(layer, (layer == each[:, None]).float())
 
 
 class Stack:
@@ -88,8 +79,7 @@ class Stack:
         self.mean = torch.tensor(pictures.shown.mean, device=self.device)
         self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
         self._held = ("", self.p)
-        self._cuts: dict[object, Cut] = {}
-        self._numbers: dict[tuple[int, ...], Tensor] = {}
+        self._kinds: dict[object, Blocks] = {}
         self._graphs: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
         self._make_room(1)
 
@@ -135,37 +125,35 @@ class Stack:
 
     def mix(self, clients: Sequence[int], alpha: Tensor, layers: Layers | None) -> None:
         """Gives each client its mixture of what is held: alpha (n, K), or (n, K, P)."""
-        (n, K), cut = alpha.shape[:2], self._cut(layers)
-        weights = alpha.reshape(n, K, -1).permute(2, 0, 1).to(torch.float32).contiguous()
-        kernels.mix[cut.count, -(-n // TILE)](
-            self._held[1], weights.to(self.device), self.s, self._rows(clients), cut.first,
-            cut.size, cut.layer, self.rows.stride, n, K, TILE, TILE, WIDE,
-        )  # fmt: skip
+        n, K = alpha.shape[:2]
+        weights = alpha.to(torch.float32).to(self.device).reshape(n, K, -1).permute(2, 0, 1)
+        mixed = torch.bmm(weights[self._blocks(layers).layer], self._in_blocks(self._held[1]))
+        self._in_blocks(self.s)[:, self._rows(clients)] = mixed.to(self.s.dtype)
 
     def slopes(self, clients: Sequence[int], layers: Layers | None) -> Tensor:
         """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); on the GPU, and not awaited."""
-        n, K, cut = len(clients), len(self._held[1]), self._cut(layers)
-        parts = torch.empty(cut.count, n * K, device=self.device)
-        kernels.slopes[cut.count, -(-n // TILE), -(-K // TILE)](
-            self._held[1], self.g, parts, self._rows(clients), cut.first, cut.size,
-            self.rows.stride, n, K, TILE, TILE, NARROW,
-        )  # fmt: skip
+        g = self._in_blocks(self.g)[:, self._rows(clients)]
+        # Product by product: one matrix product that sums millions keeps a few of its cores busy.
+        parts = torch.bmm(g, self._in_blocks(self._held[1]).transpose(1, 2))
         if layers is None:
-            return parts.sum(0).view(n, K)
-        return (cut.belongs @ parts).view(-1, n, K).permute(1, 2, 0)
+            return parts.sum(0)
+        of_layers = self._blocks(layers).belongs @ parts.flatten(1)
+        return of_layers.view(-1, *parts.shape[1:]).permute(1, 2, 0)
 
-    def _cut(self, layers: Layers | None) -> Cut:
+    def _in_blocks(self, matrix: Tensor) -> Tensor:
+        """A view of rows of parameters, block by block: (blocks, rows, ALIGNED)."""
+        return matrix.view(len(matrix), -1, ALIGNED).transpose(0, 1)
+
+    def _blocks(self, layers: Layers | None) -> Blocks:
         key = layers and layers.segments
-        if key not in self._cuts:
-            self._cuts[key] = Cut.of(self.rows.chunks(layers, CHUNK), self.device)
-        return self._cuts[key]
+        if key not in self._kinds:
+            self._kinds[key] = Blocks.of(self.rows.layer_of_blocks(layers), self.device)
+        return self._kinds[key]
 
-    def _rows(self, clients: Sequence[int]) -> Tensor:
-        """The clients' numbers on the GPU."""
-        key = tuple(clients)
-        if key not in self._numbers:
-            self._numbers = {key: torch.tensor(key, dtype=torch.int32, device=self.device)}
-        return self._numbers[key]
+    def _rows(self, clients: Sequence[int]) -> slice | Tensor:
+        """Where these clients' rows are; all rows need not be gathered."""
+        everybody = list(clients) == list(range(len(self.p)))
+        return slice(None) if everybody else torch.tensor(clients, device=self.device)
 
     def differentiate(self, work: Mapping[int, Steps]) -> Tensor:
         """The gradient of one batch each at the clients' mixtures, without dropout; the losses."""
