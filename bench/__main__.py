@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bench import flare, flower, gpu, large, memory, reports, rounds, volumes, weights
+from bench import flare, flower, gpu, gpu_volumes, large, memory, reports, rounds, volumes, weights
 from bench.table import Section, render
 from bench.timing import keep_heap
 
@@ -32,6 +32,7 @@ FULL: dict[str, Measure] = {
     "flare": lambda: flare.measure(rounds=5, steps=40),
     "flower": lambda: flower.measure(steps=30, stock_steps=8),
     "gpu": lambda: gpu.measure(epochs=4, S=100, repetitions=5),
+    "gpu volumes": lambda: gpu_volumes.measure(steps=100, repetitions=5),
 }
 QUICK: dict[str, Measure] = {
     "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=1),
@@ -44,6 +45,7 @@ QUICK: dict[str, Measure] = {
     "flare": lambda: flare.measure(rounds=2, steps=5),
     "flower": lambda: flower.measure(steps=3, stock_steps=1),
     "gpu": lambda: gpu.measure(epochs=1, S=5, repetitions=1),
+    "gpu volumes": lambda: gpu_volumes.measure(steps=5, repetitions=1),
 }
 
 

@@ -59,6 +59,7 @@ def test_nothing_is_resampled_where_the_spacing_is_unknown() -> None:
 def test_a_short_run_improves_over_its_first_round(scans, tmp_path) -> None:
     """Few rounds, small crops and a narrow network, through the command."""
     small = {
+        "training.precision": "float32",
         "rounds": 3,
         "training.iterations": 20,
         "training.schedule": "constant",
