@@ -53,10 +53,11 @@ class Samples:
             rate: the step size.
             smooth: the weight of the smoothing loss, which only layer-wise weights have.
         """
-        objective = (self._alpha * slopes).sum()
+        outputs, slope_of = [self._alpha], [slopes]
         if slopes.dim() == 3 and smooth:
             means = [self._gamma.mean(beta) for beta in self._beta]
-            objective = objective + smooth * torch.stack([smoothing(m) for m in means]).sum()
+            outputs.append(smooth * torch.stack([smoothing(m) for m in means]).sum())
+            slope_of.append(torch.ones((), dtype=slopes.dtype))
         # The way from theta to alpha is walked back once per client at the server.
-        (slope,) = torch.autograd.grad(objective, self._theta, retain_graph=True)
+        (slope,) = torch.autograd.grad(outputs, self._theta, slope_of, retain_graph=True)
         return self._theta.detach() - rate * slope

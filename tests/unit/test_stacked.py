@@ -156,7 +156,7 @@ def test_channels_come_last_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", ["module", "tensor"])
-def test_every_block_of_a_row_is_of_one_layer(kind) -> None:
+def test_a_row_is_cut_within_its_layers(kind) -> None:
     network = vgg9(10)
     rows, layout = rows_of(network), Layout.of(network)
     layers = layout.layers(kind)
@@ -165,13 +165,16 @@ def test_every_block_of_a_row_is_of_one_layer(kind) -> None:
         numbers[start:stop] = p + 1
     row = torch.zeros(rows.stride)
     rows.put(numbers, row)
-    blocks = row.view(-1, ALIGNED)
-    for block, p in zip(blocks, rows.layer_of_blocks(layers), strict=True):
-        assert set(block.tolist()) <= {0.0, p + 1.0}
-        block.zero_()
+    for start, size, p in rows.chunks(layers, 1000):
+        assert 0 < size <= 1000
+        assert (row[start : start + size] == p + 1).all()
+        row[start : start + size] = 0
     assert not row.any()
 
 
-def test_without_layers_all_blocks_are_of_one() -> None:
+def test_without_layers_a_row_is_cut_from_end_to_end() -> None:
     rows = rows_of(vgg9(10))
-    assert rows.layer_of_blocks(None) == [0] * (rows.stride // ALIGNED)
+    chunks = rows.chunks(None, 4096)
+    assert [start for start, _, _ in chunks] == list(range(0, rows.stride, 4096))
+    assert sum(size for _, size, _ in chunks) == rows.stride
+    assert {p for _, _, p in chunks} == {0}

@@ -99,6 +99,9 @@ class PlainStack:
         self.calls.append(("differentiate", sorted(work)))
         return torch.cat(list(losses.values()))
 
+    def prepare(self, work):
+        """Nothing lies ready on a CPU."""
+
     def slopes(self, clients, layers):
         return torch.stack([self.bank.project(self.gradients[k], layers) for k in clients])
 

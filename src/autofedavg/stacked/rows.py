@@ -1,8 +1,7 @@
 """A network's parameters in the order in which the kernels read them.
 
 Convolutions have their input channels last; the first linear layer reads a picture with its
-channels last, too. Every tensor begins at a multiple of 256, so that a
-row is blocks of one layer each, and can be read 16 bytes a time.
+channels last, too. Every tensor begins at a multiple of 64, so that it can be read 16 bytes a time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 from autofedavg.averaging import Layers, Layout
 from autofedavg.stacked.layers import Convolution, Layer
 
-ALIGNED = 256
+ALIGNED = 64
 LAST = (0, 2, 3, 1)  # channels last
 
 
@@ -59,13 +58,24 @@ class Rows:
             place = row[piece.at : piece.at + piece.stop - piece.start]
             place.view(tensor.shape).copy_(tensor)
 
-    def layer_of_blocks(self, layers: Layers | None) -> list[int]:
-        """The layer of every block of `ALIGNED` numbers; all are of layer 0 without layers."""
-        found = []
-        for piece in self.pieces.values():
-            p = _layer(piece, layers) if layers is not None else 0
-            found += [p] * -(-(piece.stop - piece.start) // ALIGNED)
-        return found
+    def chunks(self, layers: Layers | None, most: int) -> list[tuple[int, int, int]]:
+        """A row in pieces of at most so many numbers, each within a layer: (start, size, layer).
+
+        Args:
+            layers: None where all numbers are of one layer, 0.
+            most: numbers in a piece.
+        """
+        segments = [(0, self.stride, 0)]
+        if layers is not None:
+            segments = [
+                (piece.at, piece.stop - piece.start, _layer(piece, layers))
+                for piece in self.pieces.values()
+            ]
+        return [
+            (start + begin, min(most, size - begin), p)
+            for start, size, p in segments
+            for begin in range(0, size, most)
+        ]
 
     def take(self, row: Tensor) -> Tensor:
         """The network's vector that is in a row."""

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from autofedavg.averaging import Layers, Layout
+from autofedavg.stacked import kernels
 from autofedavg.stacked.layers import Layer
 from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.stacked.program import Program
-from autofedavg.stacked.rows import ALIGNED, Rows
+from autofedavg.stacked.rows import Rows
 from autofedavg.stacked.schedule import NOBODY, schedule
 
+TILE = 16  # clients, or models, that a kernel of mixtures works on at a time
+WIDE, NARROW = 256, 128  # columns that it mixes, and multiplies, at a time
+CHUNK = 4096  # columns for which it is launched
 EMPTY = np.empty(0)
 
 
@@ -35,17 +40,29 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Which layer every block of a row is of: (blocks,), and as (P, blocks) ones and zeros."""
+class Cut:
+    """Rows of parameters in chunks, each within one layer: see `kernels.mixing`."""
 
+    count: int
+    first: Tensor
+    size: Tensor
     layer: Tensor
-    belongs: Tensor
+    belongs: Tensor  # (P, chunks): 1 where a chunk is of a layer
 
     @classmethod
-    def of(cls, layers: Sequence[int], device: torch.device) -> Blocks:
-        layer = torch.tensor(layers, device=device)
-        each = torch.arange(max(layers) + 1, device=device)
-        return cls(layer, (layer == each[:, None]).float())
+    def of(cls, chunks: Sequence[tuple[int, int, int]], device: torch.device) -> Cut:
+        first, size, layer = (
+            torch.tensor(part, dtype=torch.int32) for part in zip(*chunks, strict=True)
+        )
+        belongs = (layer == torch.arange(int(layer.max()) + 1)[:, None]).float()
+        return cls(len(chunks), *(part.to(device) for part in (first, size, layer, belongs)))
+
+
+class Recorded(NamedTuple):
+    """A step as a graph. It works in the program's memory, which must not go to anybody else."""
+
+    graph: torch.cuda.CUDAGraph
+    program: Program
 
 
 class Stack:
@@ -79,8 +96,10 @@ class Stack:
         self.mean = torch.tensor(pictures.shown.mean, device=self.device)
         self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
         self._held = ("", self.p)
-        self._kinds: dict[object, Blocks] = {}
-        self._graphs: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
+        self._ready: tuple[dict[int, Steps], int] = {}, 0
+        self._cuts: dict[object, Cut] = {}
+        self._numbers: dict[tuple[int, ...], Tensor] = {}
+        self._graphs: dict[tuple[bool, bool], Recorded] = {}
         self._make_room(1)
 
     def put(self, client: int, values: Tensor) -> None:
@@ -111,9 +130,10 @@ class Stack:
         if pull:
             self.start.copy_(self.p)
         self.s.copy_(self.p)
-        losses = self._carry_out(work, seeds, (True, pull))
+        self._ready = {}, 0
+        losses = self._carry_out(self._load(work, seeds), (True, pull))
         lengths = [len(steps.picks) for steps in work.values()]
-        return dict(zip(work, torch.split(losses, lengths), strict=True))
+        return dict(zip(work, torch.split(losses[: sum(lengths)], lengths), strict=True))
 
     def hold(self, digest: str, values: Tensor) -> None:
         """Keeps w_1 .. w_K, (K, D), to be mixed; the same ones are kept once."""
@@ -125,60 +145,66 @@ class Stack:
 
     def mix(self, clients: Sequence[int], alpha: Tensor, layers: Layers | None) -> None:
         """Gives each client its mixture of what is held: alpha (n, K), or (n, K, P)."""
-        n, K = alpha.shape[:2]
-        weights = alpha.to(torch.float32).to(self.device).reshape(n, K, -1).permute(2, 0, 1)
-        mixed = torch.bmm(weights[self._blocks(layers).layer], self._in_blocks(self._held[1]))
-        self._in_blocks(self.s)[:, self._rows(clients)] = mixed.to(self.s.dtype)
+        (n, K), cut = alpha.shape[:2], self._cut(layers)
+        weights = alpha.to(torch.float32).reshape(n, K, -1).permute(2, 0, 1).contiguous()
+        kernels.mix[cut.count, -(-n // TILE)](
+            self._held[1], weights.to(self.device, non_blocking=True), self.s,
+            self._rows(clients), cut.first, cut.size, cut.layer, self.rows.stride, n, K, TILE,
+            TILE, WIDE,
+        )  # fmt: skip
 
     def slopes(self, clients: Sequence[int], layers: Layers | None) -> Tensor:
         """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); on the GPU, and not awaited."""
-        g = self._in_blocks(self.g)[:, self._rows(clients)]
-        # Product by product: one matrix product that sums millions keeps a few of its cores busy.
-        parts = torch.bmm(g, self._in_blocks(self._held[1]).transpose(1, 2))
+        n, K, cut = len(clients), len(self._held[1]), self._cut(layers)
+        parts = torch.empty(cut.count, n * K, device=self.device)
+        kernels.slopes[cut.count, -(-n // TILE), -(-K // TILE)](
+            self._held[1], self.g, parts, self._rows(clients), cut.first, cut.size,
+            self.rows.stride, n, K, TILE, TILE, NARROW,
+        )  # fmt: skip
         if layers is None:
-            return parts.sum(0)
-        of_layers = self._blocks(layers).belongs @ parts.flatten(1)
-        return of_layers.view(-1, *parts.shape[1:]).permute(1, 2, 0)
+            return parts.sum(0).view(n, K)
+        return (cut.belongs @ parts).view(-1, n, K).permute(1, 2, 0)
 
-    def _in_blocks(self, matrix: Tensor) -> Tensor:
-        """A view of rows of parameters, block by block: (blocks, rows, ALIGNED)."""
-        return matrix.view(len(matrix), -1, ALIGNED).transpose(0, 1)
-
-    def _blocks(self, layers: Layers | None) -> Blocks:
+    def _cut(self, layers: Layers | None) -> Cut:
         key = layers and layers.segments
-        if key not in self._kinds:
-            self._kinds[key] = Blocks.of(self.rows.layer_of_blocks(layers), self.device)
-        return self._kinds[key]
+        if key not in self._cuts:
+            self._cuts[key] = Cut.of(self.rows.chunks(layers, CHUNK), self.device)
+        return self._cuts[key]
 
-    def _rows(self, clients: Sequence[int]) -> slice | Tensor:
-        """Where these clients' rows are; all rows need not be gathered."""
-        everybody = list(clients) == list(range(len(self.p)))
-        return slice(None) if everybody else torch.tensor(clients, device=self.device)
+    def _rows(self, clients: Sequence[int]) -> Tensor:
+        """The clients' numbers on the GPU."""
+        key = tuple(clients)
+        if key not in self._numbers:
+            self._numbers = {key: torch.tensor(key, dtype=torch.int32, device=self.device)}
+        return self._numbers[key]
 
     def differentiate(self, work: Mapping[int, Steps]) -> Tensor:
-        """The gradient of one batch each at the clients' mixtures, without dropout; the losses."""
-        return self._carry_out(work, dict.fromkeys(work, 0), (False, False))
+        """The gradient of one batch each at the clients' mixtures, without dropout; the losses.
 
-    def _carry_out(
-        self, work: Mapping[int, Steps], seeds: Mapping[int, int], kind: tuple[bool, bool]
-    ) -> Tensor:
-        """The losses of all steps, one client's after another's."""
+        Neither is awaited.
+        """
+        if not _same(self._ready[0], work):
+            self.prepare(work)
+        return self._carry_out(self._ready[1], (False, False))[: len(work)]
+
+    def prepare(self, work: Mapping[int, Steps]) -> None:
+        """Sends the batches of the next `differentiate` ahead, to arrive when this one is done."""
+        self._ready = dict(work), self._load(work, dict.fromkeys(work, 0))
+
+    def _carry_out(self, length: int, kind: tuple[bool, bool]) -> Tensor:
+        """So many steps of what is loaded; the losses, one client's after another's."""
+        graph = self._recorded(*kind).graph
+        self.steps.zero_()
+        self.at.zero_()
+        for _ in range(length):
+            graph.replay()
+        return self.losses.clone()
+
+    def _load(self, work: Mapping[int, Steps], seeds: Mapping[int, int]) -> int:
+        """Puts batches where the kernels find them; how many steps it takes to do them all."""
         lengths = [len(steps.picks) for steps in work.values()]
         table = schedule(tuple(zip(work, lengths, strict=True)), self.slots)
-        first = np.cumsum([0, *lengths])
-        self._load(work, seeds, first[:-1], table)
-        graph = self._graph(*kind)
-        for _ in range(len(table)):
-            graph.replay()
-        return self.losses[: first[-1]].clone()
-
-    def _load(
-        self,
-        work: Mapping[int, Steps],
-        seeds: Mapping[int, int],
-        first: np.ndarray,
-        table: np.ndarray,
-    ) -> None:
+        first = np.cumsum([0, *lengths])[:-1]
         begin = self.pictures.starts
         picks = np.concatenate(
             [np.where(steps.picks < 0, -1, steps.picks + begin[k]) for k, steps in work.items()]
@@ -194,10 +220,10 @@ class Stack:
             ("seeds", salts),
         ):  # fmt: skip
             if not np.array_equal(self._loaded.get(name, EMPTY), content):
-                getattr(self, name)[: len(content)].copy_(torch.from_numpy(content))
+                place = getattr(self, name)[: len(content)]
+                place.copy_(torch.from_numpy(content), non_blocking=True)
                 self._loaded[name] = content
-        self.steps.zero_()
-        self.at.zero_()
+        return len(table)
 
     def _make_room(self, rows: int) -> None:
         """Memory for the batches of a round; graphs hold addresses, so they are made anew."""
@@ -208,7 +234,7 @@ class Stack:
         self.table = self._zeros(rows, self.slots, dtype=torch.int32)
         self.losses = self._zeros(rows)
 
-    def _graph(self, learn: bool, pull: bool) -> torch.cuda.CUDAGraph:
+    def _recorded(self, learn: bool, pull: bool) -> Recorded:
         if (learn, pull) not in self._graphs:
             program = Program(self, learn, pull)
             loaded = self.table.clone()
@@ -220,8 +246,13 @@ class Stack:
                 program.launch()
             self.table.copy_(loaded)
             self.at.zero_()
-            self._graphs[learn, pull] = graph
+            self._graphs[learn, pull] = Recorded(graph, program)
         return self._graphs[learn, pull]
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(*shape, dtype=dtype, device=self.device)
+
+
+def _same(one: Mapping[int, Steps], other: Mapping[int, Steps]) -> bool:
+    """Whether these are the very same batches."""
+    return list(one) == list(other) and all(one[k] is steps for k, steps in other.items())

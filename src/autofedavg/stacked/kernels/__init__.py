@@ -19,10 +19,11 @@ from autofedavg.stacked.kernels.convolution import (
     gather,
 )
 from autofedavg.stacked.kernels.linear import descend, linear, linear_back, linear_weights
+from autofedavg.stacked.kernels.mixing import mix, slopes
 from autofedavg.stacked.kernels.pooling import pool, pool_back
 
 __all__ = [
     "advance", "begin", "convolve", "convolve_back", "convolve_bias", "convolve_weights",
     "convolve_weights_few", "cross_entropy", "descend", "gather", "linear", "linear_back",
-    "linear_weights", "pictures", "pool", "pool_back",
+    "linear_weights", "mix", "pictures", "pool", "pool_back", "slopes",
 ]  # fmt: skip
