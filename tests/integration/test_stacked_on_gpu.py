@@ -101,6 +101,20 @@ def test_rounds_go_on_with_the_same_bits() -> None:
     )
 
 
+def test_a_steps_memory_is_given_to_nobody_else() -> None:
+    """What is allocated between two rounds is still there after the second."""
+    problem = Problem(vgg9, cifar_loss, {name: site(name) for name in SIZES}, "accuracy")
+    w, _ = problem.initial(Seeds(4))
+    w = Model(w.values.cuda(), w.counters.cuda())
+    with Simulator(problem, BF16, Seeds(4), device="cuda", workers=1) as simulator:
+        federation = Federation(simulator)
+        federation.local_train(1, w, T=5)
+        others = [torch.full((2**n,), 7, dtype=torch.uint8, device="cuda") for n in range(10, 29)]
+        others += [torch.full((2**20,), 7, dtype=torch.uint8, device="cuda") for _ in range(200)]
+        federation.local_train(2, w, T=5)
+        assert all(bool((other == 7).all()) for other in others)
+
+
 def test_a_gpu_and_the_cpu_agree_in_the_first_rounds() -> None:
     """In float32 without dropout: within 1e-3 of the way the models went, after two rounds."""
     torch.backends.cudnn.allow_tf32 = False
