@@ -31,7 +31,8 @@ from autofedavg.report.provenance import (
     settings_table,
 )
 from autofedavg.report.read import Results, read_results
-from autofedavg.report.tables import Table, scores_table, weights_table
+from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
+from autofedavg.report.tested import tested_table
 from autofedavg.report.values import stem
 
 Progress = Callable[[str, int, int], None]
@@ -152,7 +153,12 @@ def _forget(out: Path, kept: set[str]) -> None:
 def report_tables(results: Results) -> dict[str, list[Table]]:
     """The tables by the part of the page they belong to; only those that have rows."""
     parts: dict[str, list[Table | None]] = {
-        "scores": [scores_table(results), classes_table(results)],
+        "scores": [
+            scores_table(results),
+            tested_table(results),
+            classes_table(results),
+            sites_table(results),
+        ],
         "weights": [weights_table(results)],
         "training": [events_table(results)],
         "cases": [differences_table(results)],

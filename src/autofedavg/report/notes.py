@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.read import MANY, Repeat, Results, Row
 
 
 def notes_of(results: Results) -> list[str]:
@@ -76,7 +76,7 @@ def _tested(results: Results) -> str:
     for row in results.rows:
         for score in next(iter(row.whole.values()), []):  # all repeats test the same cases
             names[score.site].add(score.case)
-    if len(names) > 8:
+    if len(names) > MANY:
         return f"{sum(map(len, names.values()))} in all"
     return ", ".join(f"{len(cases)} of {site}" for site, cases in names.items())
 

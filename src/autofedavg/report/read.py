@@ -16,6 +16,8 @@ from autofedavg.experiment.ledger import Ledger, read_json, run_path, run_paths
 from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in
 
+MANY = 8  # sites: more do not fit side by side
+
 
 @dataclass(frozen=True)
 class Repeat:

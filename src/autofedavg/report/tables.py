@@ -9,7 +9,7 @@ from typing import Any
 
 from autofedavg.evaluation import Paired, Summary, case_means, compare, mean_and_spread
 from autofedavg.report.notes import notes_of
-from autofedavg.report.read import Results, Row
+from autofedavg.report.read import MANY, Results, Row
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,33 @@ class Table:
     words: bool = False
 
 
+Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
 def scores_table(results: Results) -> Table:
-    """Per-site score, global test avg, local avg and local gen of every row, in percent."""
+    """Per-site score, global test avg, local avg and local gen of every row, in percent.
+
+    Many sites have a table of their own, `sites_table`.
+    """
+    table, K = _all_scores(results), len(results.sites)
+    if K <= MANY:
+        return table
+    rows = tuple((label, cells[K:]) for label, cells in table.rows)
+    return replace(table, heads=table.heads[K:], rows=rows)
+
+
+def sites_table(results: Results) -> Table | None:
+    """The global models' scores, a line per site; None where the columns of `scores` hold them."""
+    if len(results.sites) <= MANY:
+        return None
+    table, labels = _all_scores(results), {row.label for row in results.rows}
+    rows = [(label, cells) for label, cells in table.rows if label in labels]
+    notes = ("Test score of the global model, in percent; best per site marked.",)
+    heads = table.heads[: len(results.sites)]
+    return Table("sites", "Sites", *_turned(heads, mark_best(rows)), notes)
+
+
+def _all_scores(results: Results) -> Table:
     baseline = results.row(results.baseline)
     against = case_scores(baseline) if baseline else {}
     rows: list[tuple[str, tuple[Cell, ...]]] = []
@@ -85,9 +110,16 @@ def weights_table(results: Results) -> Table | None:
     if not rows:
         return None
     notes = ("Weights of the last round; layer-wise weights are averaged over layers.",)
-    return Table(
-        "weights", "Aggregation weights alpha", tuple(results.sites), tuple(rows), notes, decimals=3
-    )
+    shown = tuple(results.sites), tuple(rows)
+    if len(results.sites) > MANY:
+        shown = _turned(*shown)
+    return Table("weights", "Aggregation weights alpha", *shown, notes, decimals=3)
+
+
+def _turned(heads: Sequence[str], rows: Rows) -> tuple[tuple[str, ...], Rows]:
+    """Columns as rows, and rows as columns."""
+    lines = tuple((head, tuple(cells[k] for _, cells in rows)) for k, head in enumerate(heads))
+    return tuple(label for label, _ in rows), lines
 
 
 def _global_cells(
@@ -159,6 +191,12 @@ def _cell(values: Sequence[float], *, spread: bool = False) -> Cell:
         return Cell()
     mean, deviation = mean_and_spread(values)
     return Cell(mean, deviation, spread)
+
+
+def round_cell(values: Sequence[float]) -> Cell:
+    """The mean of whole numbers over the repeats, such as rounds."""
+    cell = _cell(values)
+    return cell if cell.value is None else replace(cell, text=f"{cell.value:.0f}")
 
 
 def percent_cell(values: Iterable[float | None]) -> Cell:

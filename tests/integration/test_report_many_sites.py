@@ -1,0 +1,89 @@
+"""Tables of many sites, and of runs that were tested round by round."""
+
+from pathlib import Path
+
+import pytest
+
+from autofedavg.evaluation import ScoreRow
+from autofedavg.report.formats import to_text
+from autofedavg.report.read import MANY, Repeat, Results, Row
+from autofedavg.report.tables import scores_table, sites_table, weights_table
+from autofedavg.report.tested import tested_table as over_rounds
+
+SITES = {f"site-{k}": 10 + k for k in range(MANY + 1)}
+
+
+def repeat(seed: int, gain: float, curve=(), fold=None, sites=SITES) -> Repeat:
+    scores = [
+        ScoreRow("global", site, "test", f"{site}-{c}-{fold}", "dice", 0.5 + gain * (k + 1))
+        for k, site in enumerate(sites)
+        for c in range(2)
+    ]
+    alpha = [1 / len(sites)] * len(sites)
+    rounds = [
+        {"t": t, "alpha": alpha} | ({} if score is None else {"test": {"mean": score}})
+        for t, score in enumerate(curve or (None,), 1)
+    ]
+    config = {"method": {"name": "fedavg"}}
+    return Repeat(Path("x"), seed, fold, "finished", config, {}, rounds, scores)
+
+
+def tables_of(*rows: Row, sites=SITES):
+    results = Results("A title", rows, "base", sites)
+    made = [make(results) for make in (scores_table, sites_table, over_rounds, weights_table)]
+    return {table.name: table for table in made if table}
+
+
+def test_many_sites_stand_below_each_other() -> None:
+    tables = tables_of(
+        Row("base", "Base", (repeat(0, 0.01),), "dice"),
+        Row("other", "Other", (repeat(0, 0.02),), "dice"),
+    )
+    assert tables["scores"].heads == ("global test avg", "local avg", "local gen")
+    assert [len(cells) for _, cells in tables["scores"].rows] == [3, 3]
+    sites = tables["sites"]
+    assert sites.heads == ("Base", "Other")
+    assert [label for label, _ in sites.rows] == [f"{name} (n={n})" for name, n in SITES.items()]
+    values = [[round(cell.value) for cell in cells] for _, cells in sites.rows]
+    assert values == [[50 + k + 1, 50 + 2 * (k + 1)] for k in range(len(SITES))]
+    assert all(other.best and not base.best for _, (base, other) in sites.rows)
+    assert tables["weights"].heads == ("Base", "Other")
+    assert [label for label, _ in tables["weights"].rows] == list(SITES)
+    assert max(map(len, to_text(tables["sites"]).splitlines())) < 80
+
+
+def test_few_sites_stand_side_by_side() -> None:
+    few = dict(list(SITES.items())[:MANY])
+    tables = tables_of(Row("base", "Base", (repeat(0, 0.01, sites=few),), "dice"), sites=few)
+    assert "sites" not in tables
+    assert len(tables["scores"].heads) == MANY + 3
+
+
+def test_the_last_and_the_best_round() -> None:
+    first, second = (0.2, 0.7, 0.6), (0.3, 0.4, None, 0.5)
+    repeats = (repeat(0, 0.01, first), repeat(1, 0.01, second))
+    table = tables_of(
+        Row("base", "Base", repeats, "dice"), Row("no", "No", (repeat(0, 0),), "dice")
+    )
+    ((label, (last, best, when)),) = table["tested"].rows  # a row without such scores is left out
+    assert label == "Base"
+    assert last.value == pytest.approx(100 * (0.6 + 0.5) / 2)
+    assert best.value == pytest.approx(100 * (0.7 + 0.5) / 2)
+    assert best.show_spread
+    assert when.text == "3"
+
+
+def test_folds_are_averaged_and_a_seed_without_all_of_them_is_not_counted() -> None:
+    repeats = (
+        repeat(0, 0.01, (0.2, 0.4), fold=0),
+        repeat(0, 0.01, (0.8, 0.6), fold=1),
+        repeat(1, 0.01, (0.9, 0.9), fold=0),
+    )
+    ((_, (last, best, _)),) = tables_of(Row("base", "Base", repeats, "dice", (0, 1)))["tested"].rows
+    assert last.value == pytest.approx(50)
+    assert best.value == pytest.approx(60)
+    assert last.spread is None
+
+
+def test_nothing_is_said_of_runs_that_were_not_tested_round_by_round() -> None:
+    assert "tested" not in tables_of(Row("base", "Base", (repeat(0, 0.01),), "dice"))
