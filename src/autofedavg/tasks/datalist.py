@@ -191,9 +191,9 @@ class Datalist(ImageTask):
         how = task.pipeline.pipeline()
         prepared = task._store().sites(task.cases(), progress)
         task._check_channels(prepared)
-        names = [*task.classes]
+        names, bad = [*task.classes], task.mirrors(prepared)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, how, names, 1 / len(prepared))
+            site: SegmentationSite(site, cases, how, names, 1 / len(prepared), site in bad)
             for site, cases in prepared.items()
         }
         return Problem(task.network, loss(how), sites, steady=True)
@@ -276,7 +276,7 @@ class Datalist(ImageTask):
 
     def outline(self) -> dict[str, Any]:
         return {
-            "data": f"data list {self.listing.path.name}",
+            "data": self.named(f"data list {self.listing.path.name}"),
             "cases": self._counted(),
             "split_sha256": split_digest(self.splits),
             "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",

@@ -148,13 +148,16 @@ class Synthetic(GridTask):
 
     def _named(self) -> str:
         size = " x ".join(f"{length:g}" for length in self.extent)
-        return f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm"
+        return self.named(f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm")
 
     def problem(self, progress: Progress | None = None) -> Problem:
         store = Store(self.pipeline, cache=self.cache)
         prepared = store.sites(self._cases(progress), progress)
+        bad = self.mirrors(prepared)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, self.pipeline, share=1 / len(prepared))
+            site: SegmentationSite(
+                site, cases, self.pipeline, share=1 / len(prepared), mirrored=site in bad
+            )
             for site, cases in prepared.items()
         }
         return Problem(self.network, loss(self.pipeline), sites, steady=True)

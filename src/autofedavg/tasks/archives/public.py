@@ -121,8 +121,9 @@ class PublicTask(ImageTask):
 
     def problem(self, progress: Progress | None = None) -> Problem:
         prepared = self._store(self.hold).sites(self._cases(), progress)
+        share, bad = 1 / len(prepared), self.mirrors(prepared)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, self.pipeline, [self.structure], 1 / len(prepared))
+            site: SegmentationSite(site, cases, self.pipeline, [self.structure], share, site in bad)
             for site, cases in prepared.items()
         }
         return Problem(self.network, loss(self.pipeline), sites, steady=True)
@@ -163,7 +164,9 @@ class PublicTask(ImageTask):
         out = [known.case for known in self.withdrawn()]
         few = f"; the first {self.cases} of every site and split only" if self.cases else ""
         return {
-            "data": self.published + (f"; without {', '.join(out)}" if out else "") + few,
+            "data": self.named(
+                self.published + (f"; without {', '.join(out)}" if out else "") + few
+            ),
             "cases": {
                 site: {s: list(cases.values()).count(s) for s in SPLITS}
                 for site, cases in splits.items()

@@ -72,6 +72,7 @@ class SegmentationSite:
         how: the pipeline.
         classes: the names of the classes; a single one needs no name in the scores.
         share: of a device's memory that this site may fill, so that all sites find room.
+        mirrored: whether its training labels are mirrored along the first axis.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class SegmentationSite:
         how: Pipeline,
         classes: Sequence[str] = ("foreground",),
         share: float = 1.0,
+        mirrored: bool = False,
     ) -> None:
         self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
-        self._share = share
+        self._share, self._mirrored = share, mirrored
         self._ahead = 0 if all(c.held for part in cases.values() for c in part) else 2
 
     def cases(self) -> Mapping[str, int]:
@@ -147,13 +149,18 @@ class SegmentationSite:
         self, split: str, picks: np.ndarray, random: np.random.RandomState, augment: bool
     ) -> Batch:
         cases = self._cases[split]
-        crops = [self._crop(cases[pick], random, augment) for pick in picks]
+        bad = self._mirrored and split == "train"
+        crops = [self._crop(cases[pick], random, augment, bad) for pick in picks]
         images, labels = zip(*crops, strict=True)
         return torch.stack(images), torch.stack(labels)
 
-    def _crop(self, case: Prepared, random: np.random.RandomState, augment: bool) -> Batch:
+    def _crop(
+        self, case: Prepared, random: np.random.RandomState, augment: bool, mirrored: bool
+    ) -> Batch:
         how = self._how
         centre = self._centre(case, random)
+        if mirrored:
+            centre = (case.size[0] - 1 - centre[0], *centre[1:])
         box = []
         for middle, roi, size in zip(centre, how.roi, case.size, strict=True):
             start = (
@@ -161,6 +168,10 @@ class SegmentationSite:
             )
             box.append(slice(start, start + roi))
         image, label = case.window(tuple(box))
+        if mirrored:
+            first, *others = box
+            there = slice(case.size[0] - first.stop, case.size[0] - first.start)
+            label = case.window((there, *others))[1].flip(1)
         if augment:
             axes = [axis for axis in range(1, how.axes + 1) if random.random_sample() < how.flip]
             if axes:
