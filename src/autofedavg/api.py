@@ -18,10 +18,11 @@ from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.exchange import Exchange
 from autofedavg.experiment.config import LOADERS
+from autofedavg.experiment.desk import KINDS, Seen, Select
 from autofedavg.experiment.ledger import read_json, read_toml
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import to_toml
-from autofedavg.experiment.run import KINDS, Seen, Select, check_run, run
+from autofedavg.experiment.run import check_run, run
 from autofedavg.experiment.store import RunFolder
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.machines import Machine, about_run, clients, machine_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autofedavg.experiment.desk import Seen
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import Seen
 
 
 class Observer:

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from autofedavg.experiment.desk import Seen
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import Seen
 from autofedavg.observers import Observer
 
 EVERY = 60.0  # seconds between two lines in a log

@@ -7,8 +7,9 @@ import pytest
 
 from autofedavg.errors import FederationError
 from autofedavg.exchange import Exchange
+from autofedavg.experiment.desk import Best
 from autofedavg.experiment.rows import to_toml
-from autofedavg.experiment.run import Best, run
+from autofedavg.experiment.run import run
 from autofedavg.experiment.store import RunFolder
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.averaging import Layout, Model
+from autofedavg.experiment.desk import Watcher
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import Watcher, run
+from autofedavg.experiment.run import run
 from autofedavg.experiment.store import RunFolder
 from autofedavg.federation import Federation
 

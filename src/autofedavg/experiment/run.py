@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +18,17 @@ from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.client import Problem
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.evaluation import ScoreRow
+from autofedavg.experiment.desk import (
+    KINDS,
+    Best,
+    Desk,
+    Paused,
+    Seen,
+    Select,
+    Watcher,
+    have_validation,
+    predicts,
+)
 from autofedavg.experiment.models import (
     load_model,
     load_state,
@@ -32,70 +43,6 @@ from autofedavg.notes import Scores, Site
 from autofedavg.seeds import global_seed
 
 log = logging.getLogger(__name__)
-
-Select = Literal["best", "last"]
-KINDS = {"best": "best", "last": "final"}  # how the checkpoints of the tested models are called
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a progress display is told after each round."""
-
-    t: int
-    T: int
-    validation: float | None
-    alpha: list[Any] | None
-    sites: tuple[str, ...]
-    tested: tuple[int, int] | None = None  # models tested so far, and in all: after the last round
-
-
-Watcher = Callable[[Seen], None]
-
-
-class Paused(AutoFedAvgError):
-    """The run stops here on purpose, after a checkpoint, to be gone on with."""
-
-
-@dataclass
-class Best:
-    """The best models so far: their scores and rounds; the models themselves are on disk.
-
-    Attributes:
-        score: of the best global model.
-        t: its round.
-        sites: how many sites' scores are in it.
-        seen: every site's latest validation score, which stands in where it does not answer.
-        local: score and round of each site's best own model.
-    """
-
-    score: float | None = None
-    t: int = 0
-    local: dict[str, tuple[float, int]] = field(default_factory=dict)
-    sites: int = 0
-    seen: dict[str, float] = field(default_factory=dict)
-
-    def beaten_by(self, mean: float, sites: int) -> bool:
-        """Whether a mean over so many sites is better; one over more sites always is."""
-        if self.score is None or sites > self.sites:
-            return True
-        return sites == self.sites and mean > self.score
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What a run works with in every round."""
-
-    T: int
-    federation: Federation
-    layout: Layout
-    metric: str
-    folder: RunFolder
-    select: Select
-    test_every: int
-
-    @property
-    def validates(self) -> bool:
-        return have_validation(self.federation.sites)
 
 
 def check_run(
@@ -132,11 +79,6 @@ def check_run(
             where=f"site {without}",
             remedy="set method.learn_on to 'train' or 'holdout', or give the site some",
         )
-
-
-def have_validation(sites: Sequence[Site]) -> bool:
-    """Whether every site has validation cases."""
-    return all(site.cases.get("validation") for site in sites)
 
 
 def run(
@@ -197,7 +139,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
     scores: Scores | None = None
     if desk.validates:
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
-        if _predicts(state):
+        if predicts(state):
             scores = federation.evaluate(state.w, "validation", metric)
     tested = _tested(desk, state)
     by_site = scores.by_site(metric) if scores else {}
@@ -234,15 +176,10 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
 
 def _tested(desk: Desk, state: Round) -> dict[str, Any]:
     """The global model's test scores in a round that asks for them; nothing is chosen by them."""
-    if not desk.test_every or state.t % desk.test_every or not _predicts(state):
+    if not desk.test_every or state.t % desk.test_every or not predicts(state):
         return {}
     scores = desk.federation.evaluate(state.w, "test", desk.metric, record=True)
     return {"test": {"mean": scores.mean(desk.metric), "sites": scores.by_site(desk.metric)}}
-
-
-def _predicts(state: Round) -> bool:
-    """Whether there is one predictor for all sites after this round."""
-    return state.together or isinstance(state.w, Model)
 
 
 def _keep_best(
@@ -263,7 +200,7 @@ def _keep_best(
 
 def _keep_last(desk: Desk, state: Round) -> None:
     """Writes the models after the last round."""
-    if _predicts(state):
+    if predicts(state):
         save_model(desk.folder, "final-global", state.w, desk.layout, {"t": state.t})
     if state.w_k is not None:
         for site in state.w_k.sites:
@@ -297,7 +234,7 @@ def _test(desk: Desk, best: Best, watch: Watcher | None) -> None:
     last = folder.load_round()
     if desk.select == "best" and last is not None and best.t < desk.T:
         state = load_state(last, desk.federation.names)
-        if _predicts(state):
+        if predicts(state):
             score("global-last", state.w)
     folder.write_scores(rows)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from autofedavg.experiment.desk import Seen
 from autofedavg.experiment.ledger import Ledger, Rounds, read_json, read_toml
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import Seen
 from autofedavg.observers import Observer
 from autofedavg.tracking.points import round_points, score_points, site_names
 

@@ -17,7 +17,7 @@ from autofedavg.engines.flare.fleet import FlareFleet
 from autofedavg.engines.remote.hosting import host
 from autofedavg.engines.remote.job import Job
 from autofedavg.errors import AutoFedAvgError
-from autofedavg.experiment.run import Paused
+from autofedavg.experiment.desk import Paused
 
 RUNS = "autofedavg-runs"  # in the server's workspace, where no job's end removes it
 RUNS_VARIABLE = "AUTOFEDAVG_RUNS"

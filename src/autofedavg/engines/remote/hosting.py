@@ -13,10 +13,11 @@ from autofedavg.engines.remote.job import Job, without_paths
 from autofedavg.engines.remote.joining import Joined, RemoteFleet, about_data, join
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.desk import Paused, Seen
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json, read_toml
 from autofedavg.experiment.rowrun import Work, run_row
-from autofedavg.experiment.run import Paused, Seen, check_run
+from autofedavg.experiment.run import check_run
 from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.seeds import Seeds

@@ -14,8 +14,8 @@ from autofedavg import errors
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.sitefile import site_file_text
 from autofedavg.errors import AutoFedAvgError, RunError
+from autofedavg.experiment.desk import Seen, Watcher
 from autofedavg.experiment.ledger import Ledger, Rounds, read_json
-from autofedavg.experiment.run import Seen, Watcher
 from autofedavg.experiment.store import RunFolder, write_atomically
 from autofedavg.task import Task
 

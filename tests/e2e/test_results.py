@@ -1,0 +1,65 @@
+"""The numbers and figures of the documentation are those of the published runs."""
+
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from autofedavg import cli
+
+ROOT = Path(__file__).parents[2]
+NUMBER = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
+
+
+@pytest.fixture(scope="module")
+def rebuild():
+    spec = spec_from_file_location("rebuild", ROOT / "docs" / "rebuild.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_is_the_one_rebuilt(rebuild) -> None:
+    for page in rebuild.PAGES:
+        text = page.read_text()
+        assert rebuild.BLOCK.search(text), page
+        assert rebuild.rebuilt(text) == text, f"{page.name}: run python docs/rebuild.py"
+
+
+def test_the_command_prints_the_same_table(rebuild, capsys) -> None:
+    assert cli._main(["report", str(ROOT / "results" / "study-lgg"), "--format", "markdown"]) == 0
+    assert rebuild.tables("study-lgg")["scores"] in capsys.readouterr().out
+
+
+def test_numbers_in_the_text_are_in_the_tables(rebuild) -> None:
+    """All that are written with two decimals, as the tables write them."""
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    studies = {study for _, study, _, _, _ in rebuild.BLOCK.findall(text)}
+    known = "\n".join(table for study in studies for table in rebuild.tables(study).values())
+    prose = rebuild.BLOCK.sub("", text)
+    prose = re.sub(r"<!-- paper -->.*?<!-- /paper -->", "", prose, flags=re.DOTALL)
+    found = NUMBER.findall(prose)
+    assert len(found) > 5
+    missing = [number for number in found if number not in NUMBER.findall(known)]
+    assert not missing
+
+
+def test_every_figure_is_the_one_rebuilt(rebuild) -> None:
+    pytest.importorskip("vl_convert", reason="the extra 'report' is not installed")
+    for file, (study, name) in rebuild.FIGURES.items():
+        path = ROOT / "docs" / "img" / file
+        assert path.read_text() == rebuild.figure(study, name), f"{file}: run docs/rebuild.py"
+
+
+def test_every_published_run_is_whole_and_says_where_it_comes_from() -> None:
+    import json
+
+    runs = sorted((ROOT / "results").rglob("config.toml"))
+    assert runs
+    for config in runs:
+        about = json.loads((config.parent / "environment.json").read_text())
+        assert about["versions"]["torch"]
+        assert json.loads((config.parent / "status.json").read_text())["state"] == "finished"
+        assert (config.parent / "scores.csv.gz").is_file()
+    assert not list((ROOT / "results").rglob("*.safetensors"))
