@@ -79,7 +79,7 @@ def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta
             theta_k = federation.update_beta(t, s, beta_s, **how)
         else:
             theta_k = update_beta_here(federation, plan, t, s, w_k, beta_s)
-        average = torch.stack(list(theta_k.values())).mean(dim=0)
+        average = plan.average(theta_k, federation.sites)
         stepped = plan.gamma.beta(step(plan.gamma.free(beta_s), average))
         # Algorithm 1, but for a client that missed this step: its own entry is left alone.
         answered = [row for row, site in enumerate(w_k.sites) if site in theta_k]
@@ -99,14 +99,14 @@ def update_beta_here(
 
 
 def fed_avg(
-    federation: Federation, alpha: Tensor, T: int, start: Round, mu: float = 0.0
+    federation: Federation, alpha: Callable[[int], Tensor], T: int, start: Round, mu: float = 0.0
 ) -> Iterator[Round]:
-    """The same loop with fixed weights alpha; with mu > 0, FedProx's local term."""
+    """The same loop with weights alpha(t) that are given; with mu > 0, FedProx's local term."""
     w = start.w
     for t in range(start.t + 1, T + 1):
         w_k, losses = federation.local_train(t, w, T=T, mu=mu)
-        w = federation.as_sent(w_k.combine(among(alpha, federation, w_k)))
-        yield Round(t, w, None, alpha, w_k, losses)
+        w = federation.as_sent(w_k.combine(among(alpha(t), federation, w_k)))
+        yield Round(t, w, None, alpha(t), w_k, losses)
 
 
 def among(alpha: Tensor, federation: Federation, w_k: Bank) -> Tensor:

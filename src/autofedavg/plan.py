@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import torch
+from torch import Tensor
 
 from autofedavg.averaging import LayerKind, Layers
 from autofedavg.beta_optimiser import BetaOptimiser
 from autofedavg.constraints import Constraint
-from autofedavg.notes import Facts
+from autofedavg.notes import Facts, Site
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Plan:
     """The constants of Algorithm 1; `layers` is given for layer-wise weights.
 
     `steps_per_message` (decision 33) and `learning` (decision 34) are 1 and "clients" in the paper;
-    `trainable` is the length of a gradient, for learning at the server.
+    `trainable` is the length of a gradient, for learning at the server; `by_size` (decision 40) is
+    False in the paper.
     """
 
     T: int
@@ -34,6 +38,7 @@ class Plan:
     steps_per_message: int = 1
     learning: Literal["clients", "server"] = "clients"
     trainable: int = 0
+    by_size: bool = False
 
     def for_clients(self) -> Facts:
         """What a client must know to take a step on beta."""
@@ -57,3 +62,13 @@ class Plan:
         if self.steps_per_message == 1:
             return self.optimiser
         return replace(self.optimiser, kind="sgd")
+
+    def average(self, theta_k: Mapping[str, Tensor], sites: Sequence[Site]) -> Tensor:
+        """The mean of the clients' theta: of the paper, or every client by its training cases."""
+        thetas = torch.stack(list(theta_k.values()))
+        if not self.by_size:
+            return thetas.mean(dim=0)
+        n_k = {site.name: site.cases["train"] for site in sites}
+        n = torch.tensor([n_k[name] for name in theta_k], dtype=thetas.dtype)
+        average: Tensor = torch.tensordot(n / n.sum(), thetas, dims=1)
+        return average

@@ -267,5 +267,5 @@ def test_fixed_weights_need_not_be_even(problem):
     fleet = DirectFleet(problem)
     w0, _ = problem.initial(fleet.seeds)
     alpha = float64([1.0, 0.0, 0.0])
-    (only,) = fed_avg(Federation(fleet), alpha, 1, Round(0, w0))
+    (only,) = fed_avg(Federation(fleet), lambda t: alpha, 1, Round(0, w0))
     assert torch.equal(only.w.values, only.w_k["A"].values)

@@ -1,11 +1,14 @@
 """The methods as settings: what each does, refuses, and what each setting changes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pydantic import ValidationError
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank
+from autofedavg.beta_optimiser import BetaOptimiser
 from autofedavg.constraints import Dirichlet, Softmax
 from autofedavg.errors import ConfigError
 from autofedavg.federation import Federation
@@ -15,7 +18,9 @@ from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.fedprox import FedProx
 from autofedavg.methods.local_only import LocalOnly
-from toy import DirectFleet, norm_net, rounds_of, same_round, toy_problem
+from autofedavg.notes import Site
+from autofedavg.plan import Plan
+from toy import DirectFleet, float64, norm_net, rounds_of, same_round, toy_problem
 
 
 def test_methods_are_registered_under_their_own_names():
@@ -33,6 +38,30 @@ def test_an_unknown_setting_is_refused(name):
 def test_weights_by_size_and_even(federation):
     assert size_weights(federation).tolist() == [8 / 36, 12 / 36, 16 / 36]
     assert even_weights(federation).tolist() == [1 / 3, 1 / 3, 1 / 3]
+
+
+def test_random_weights_stay_for_some_rounds_and_can_be_drawn_again(problem):
+    method = FedAvg(weights="random", redraw=2)
+    rounds = rounds_of(method, DirectFleet(problem), 5)
+    alphas = [r.alpha for r in rounds]
+    for alpha in alphas:
+        assert float(alpha.sum()) == pytest.approx(1)
+        assert bool((alpha > 0).all())
+    assert torch.equal(alphas[0], alphas[1])
+    assert torch.equal(alphas[2], alphas[3])
+    assert len({tuple(alpha.tolist()) for alpha in alphas}) == 3
+    (again,) = rounds_of(method, DirectFleet(problem), 4, rounds[2])
+    assert torch.equal(again.w.values, rounds[3].w.values)
+    combined = rounds[4].w_k.combine(alphas[4])
+    assert torch.equal(rounds[4].w.values, combined.values)
+
+
+def test_clients_may_count_by_size_while_weights_are_learned():
+    sites = [Site("A", {"train": 1}), Site("B", {"train": 4}), Site("C", {"train": 3})]
+    theta = {"A": float64([8.0, 0.0, 1.0]), "C": float64([0.0, 4.0, 1.0])}  # B did not answer
+    plan = Plan(1, 1, 1, Dirichlet(), BetaOptimiser("adam", 0.1))
+    assert plan.average(theta, sites).tolist() == [4.0, 2.0, 1.0]
+    assert replace(plan, by_size=True).average(theta, sites).tolist() == [2.0, 3.0, 1.0]
 
 
 def test_fedprox_without_pull_is_fedavg(problem):
@@ -185,6 +214,7 @@ CHANGES = [
     {"keep_above_one": "softplus"},
     {"steps_per_message": 2},
     {"learning": "server"},
+    {"objective": "size"},
 ]
 
 

@@ -81,6 +81,12 @@ class AutoFedAvg(Method):
         help="who steps on beta: clients, on all models, or the server, on their gradients",
     )
 
+    objective: Literal["even", "size"] = setting(
+        "even",
+        origin="paper Alg. 1 (even); ours: decision 40 (size)",
+        help="every client's step on beta counts the same, or by its training cases",
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
         if self.steps_per_message > self.S:
@@ -147,6 +153,7 @@ class AutoFedAvg(Method):
             steps_per_message=self.steps_per_message,
             learning=self.learning,
             trainable=layout.trainable,
+            by_size=self.objective == "size",
         )
 
     def rounds(

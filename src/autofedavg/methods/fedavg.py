@@ -1,27 +1,48 @@
-"""FedAvg: fixed weights, by data-set size or even (McMahan et al. 2017; the paper's Sec. 3.1)."""
+"""FedAvg: given weights, by data-set size or even (McMahan et al. 2017; the paper's Sec. 3.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
+
+from torch import Tensor
 
 from autofedavg.algorithm import Round, fed_avg
 from autofedavg.averaging import Layout
+from autofedavg.constraints import Dirichlet
 from autofedavg.federation import Federation
 from autofedavg.method import Method, even_weights, size_weights
+from autofedavg.seeds import Purpose
 from autofedavg.settings import setting
 
 
 class FedAvg(Method):
-    """w = sum_k alpha_k w_k with alpha_k = n_k/n or 1/K."""
+    """w = sum_k alpha_k w_k with alpha_k = n_k/n or 1/K, or drawn, as a control."""
 
     name: Literal["fedavg"] = "fedavg"
-    weights: Literal["size", "even"] = setting(
-        "size", origin="paper Sec. 3.1", help="n_k/n, or 1/K (the paper's FedAvg-even)"
+    weights: Literal["size", "even", "random"] = setting(
+        "size",
+        origin="paper Sec. 3.1; ours: decision 40 (random)",
+        help="n_k/n, 1/K (the paper's FedAvg-even), or alpha ~ Dir(6, .., 6)",
+    )
+    redraw: int = setting(
+        10, origin="ours: decision 40", help="rounds between two draws of random weights", ge=1
     )
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
-        fixed = size_weights if self.weights == "size" else even_weights
-        return fed_avg(federation, fixed(federation), T, start)
+        return fed_avg(federation, self._alpha(federation), T, start)
+
+    def _alpha(self, federation: Federation) -> Callable[[int], Tensor]:
+        """The weights of round t."""
+        if self.weights == "random":
+            return partial(self._drawn, federation)
+        fixed = size_weights(federation) if self.weights == "size" else even_weights(federation)
+        return lambda t: fixed
+
+    def _drawn(self, federation: Federation, t: int) -> Tensor:
+        gamma = Dirichlet()
+        seed = federation.seeds.number("server", Purpose.ALPHA, (t - 1) // self.redraw)
+        return gamma.sample(gamma.initial(federation.K), seed)

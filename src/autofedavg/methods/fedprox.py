@@ -23,4 +23,5 @@ class FedProx(Method):
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
-        return fed_avg(federation, size_weights(federation), T, start, self.mu)
+        alpha = size_weights(federation)
+        return fed_avg(federation, lambda t: alpha, T, start, self.mu)
