@@ -98,6 +98,8 @@ class _Drawn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, betas: Tensor, seeds: Sequence[int]) -> Tensor:
+        if not bool(torch.isfinite(betas).all()):  # what is drawn from it would look legal
+            raise ValueError(f"beta is not finite: {betas.tolist()}")
         alphas = [
             torch._sample_dirichlet(beta, torch.Generator().manual_seed(seed))
             for beta, seed in zip(betas, seeds, strict=True)

@@ -60,9 +60,9 @@ class Replays:
             batch: a step whose batch is not a tuple of tensors is never recorded.
             do: does it.
         """
-        if not self._able or not isinstance(batch, tuple):
-            return do(batch)
-        if not all(isinstance(part, Tensor) for part in batch):
+        # A tuple with names would be handed on without them.
+        plain = type(batch) is tuple and all(isinstance(part, Tensor) for part in batch)
+        if not self._able or not plain:
             return do(batch)
         key = (kind, *((part.shape, part.dtype) for part in batch))
         known = self._recordings.get(key)
@@ -79,12 +79,16 @@ class Replays:
 
     def _record(self, batch: tuple[Tensor, ...], do: Do) -> Recording | None:
         still = tuple(part.to(self._device, copy=True) for part in batch)
+        usual = torch.cuda.current_stream() if torch.cuda.is_available() else None
         try:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Others, such as who makes the next batches, may use the GPU meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 loss = do(still)
         except RuntimeError as error:
             self._able = False
+            if usual is not None:  # a recording that fails does not lead back to it
+                torch.cuda.set_stream(usual)
             reason = str(error).splitlines()[0]
             log.warning("steps cannot be recorded, and are launched bit by bit: %s", reason)
             return None

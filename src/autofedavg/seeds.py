@@ -75,7 +75,7 @@ def every_seed(number: int) -> Iterator[None]:
 def global_seed(number: int, device: torch.device | None = None) -> Iterator[None]:
     """Seeds PyTorch's global generators inside the block and restores them after it.
 
-    For what takes no generator: dropout, parameter initialisation, `torch.distributions`.
+    For what takes no generator: dropout, parameter initialisation.
     """
     cuda = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):

@@ -287,7 +287,7 @@ class Workbench:
 
 
 def checked_device(device: str) -> torch.device:
-    """The device, or an error that says why it cannot be had."""
+    """The device, from now on this process's GPU if it is one, or an error that says why not."""
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -295,4 +295,7 @@ def checked_device(device: str) -> torch.device:
         raise ConfigError(
             f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
         ) from error
-    return torch.device(device)
+    found = torch.device(device)
+    if found.type == "cuda" and found.index is not None:
+        torch.cuda.set_device(found)
+    return found

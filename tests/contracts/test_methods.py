@@ -150,9 +150,10 @@ CHANGES = {
         {"weights": "layer", "smoothing": 5.0},
         {"steps_per_message": 2},
         {"learning": "server"},
+        {"objective": "size"},
     ],
     "ensemble": [{"initial": "shared"}],
-    "fedavg": [{"weights": "even"}],
+    "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
     "fedma": [
         {"gamma": 1e-9},
         {"sigma": 0.1},

@@ -1,6 +1,7 @@
 """Run folders to publish: what is kept, what a report makes of it, what is refused."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from autofedavg.errors import RunError
 from autofedavg.experiment.archive import archive
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
-from autofedavg.report.read import read_results
+from autofedavg.report.read import _but_fold, read_results
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,27 @@ def test_what_cannot_be_archived(runs, tmp_path) -> None:
     with pytest.raises(RunError, match="not finished, but interrupted; finish it with `autofedavg"):
         archive([going], tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_what_a_killed_call_left_is_no_run(runs, tmp_path) -> None:
+    archive([runs], tmp_path)
+    half = tmp_path / "tiny" / "fedavg" / "seed-1.part"
+    half.mkdir()
+    (half / "config.toml").write_text("schema = 1")
+    assert tables(tmp_path / "tiny") == tables(runs)
+
+
+def test_a_repeat_from_another_folder_and_an_older_version_stands_in_the_same_table() -> None:
+    """Published runs must take further seeds whatever settings are new since."""
+    published = Path(__file__).parents[2] / "results" / "study-lgg" / "fedavg" / "fold-0" / "seed-0"
+    old = tomllib.loads((published / "config.toml").read_text())
+    new = json.loads(json.dumps(old))
+    new["method"]["redraw"] = 10
+    new["task"] |= {"mirrored": [], "root": "/elsewhere", "datalist": "list.csv", "fold": 3}
+    assert _but_fold(new) == _but_fold(old)
+    for part, key, value in (
+        ("task", "mirrored", ["DU"]), ("method", "redraw", 3), ("training", "iterations", 7),
+    ):  # fmt: skip
+        other = json.loads(json.dumps(new))
+        other[part][key] = value
+        assert _but_fold(other) != _but_fold(old)

@@ -59,7 +59,6 @@ def test_two_rounds_of_two_clients(training, mu) -> None:
                 made.load(start)
                 losses = made.train(batches(n), rate, mu)
                 found.append((losses.clone(), made.model()))
-        start = made.model()
         if steady:
             assert len(made._replays._recordings) == 2
     for (losses, model), (wanted, exact) in zip(found[4:], found[:4], strict=True):

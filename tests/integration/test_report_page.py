@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from autofedavg.report.build import build_report
+from autofedavg.report.read import MANY
 from folders import METHODS, write_study
 
 EVIL = "<script>alert('site')</script>"
@@ -192,7 +193,12 @@ def test_other_numbers_of_sites(tmp_path, say, sites) -> None:
     code, _, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
     assert code == 0, err
     shown = Tables((tmp_path / "out" / "index.html").read_text()).tables
-    assert len(shown["table-scores"][0]) == 1 + sites + 3
+    aside = sites > MANY  # with a table of their own
+    assert len(shown["table-scores"][0]) == 1 + 3 + (0 if aside else sites)
+    assert ("table-sites" in shown) == aside
+    if aside:
+        assert len(shown["table-sites"]) == len(shown["table-weights"]) == 1 + sites
+        assert len(shown["table-differences"]) == 1 + sites + 1
 
 
 def test_five_hundred_runs(tmp_path, say, monkeypatch) -> None:

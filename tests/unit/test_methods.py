@@ -42,8 +42,9 @@ def test_weights_by_size_and_even(federation):
 
 def test_random_weights_stay_for_some_rounds_and_can_be_drawn_again(problem):
     method = FedAvg(weights="random", redraw=2)
-    rounds = rounds_of(method, DirectFleet(problem), 5)
-    alphas = [r.alpha for r in rounds]
+    rounds = rounds_of(method, DirectFleet(problem), 6)
+    even, *alphas = [r.alpha for r in rounds]
+    assert even.tolist() == [1 / 3] * 3  # before the first draw
     for alpha in alphas:
         assert float(alpha.sum()) == pytest.approx(1)
         assert bool((alpha > 0).all())
@@ -52,8 +53,8 @@ def test_random_weights_stay_for_some_rounds_and_can_be_drawn_again(problem):
     assert len({tuple(alpha.tolist()) for alpha in alphas}) == 3
     (again,) = rounds_of(method, DirectFleet(problem), 4, rounds[2])
     assert torch.equal(again.w.values, rounds[3].w.values)
-    combined = rounds[4].w_k.combine(alphas[4])
-    assert torch.equal(rounds[4].w.values, combined.values)
+    combined = rounds[5].w_k.combine(alphas[4])
+    assert torch.equal(rounds[5].w.values, combined.values)
 
 
 def test_clients_may_count_by_size_while_weights_are_learned():

@@ -1,5 +1,7 @@
 """Which steps are recorded, without a GPU: the recording itself is a stand-in."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
@@ -59,7 +61,14 @@ def test_there_are_not_more_recordings_than_memory_is_meant_for() -> None:
     assert len(replays.recorded) == MOST
 
 
-@pytest.mark.parametrize("other", [[torch.ones(3)], (torch.ones(3), "name"), {"a": 1}], ids=str)
+class Named(NamedTuple):
+    image: torch.Tensor
+
+
+OTHERS = [[torch.ones(3)], (torch.ones(3), "name"), {"a": 1}, Named(torch.ones(3))]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=str)
 def test_a_batch_of_anything_but_tensors_is_never_recorded(other) -> None:
     replays = Pretended()
     for _ in range(WARM + 3):

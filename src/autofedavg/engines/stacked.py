@@ -123,7 +123,8 @@ class StackedCrew(Crew):
         how = (some.rate, some.training.momentum, some.training.weight_decay, some.mu)
         losses = stack.train(work, seeds, how)
         # The GPU has all it needs: while it works, the next round's batches are drawn.
-        self._ahead = {
+        kept = {key: steps for key, steps in self._ahead.items() if key[1] > some.t}
+        self._ahead = kept | {
             (name, job.t + 1, job.training): self._steps(name, job.t + 1, job.training)
             for name, job in jobs.items()
         }
@@ -185,10 +186,12 @@ class StackedCrew(Crew):
         stack.mix(list(batches), samples.alpha, layers)
         losses = stack.differentiate(batches)
         slopes = stack.slopes(list(batches), layers)
-        # While the GPU works, the next step's batches are drawn.
+        # While the GPU works, the next step's batches are drawn, and follow it there.
         self._drawn = {
             (name, t, s + 1, how["data"]): self._draw(name, t, s + 1, how["data"]) for name in work
         }
+        coming = zip(batches, self._drawn.values(), strict=True)
+        stack.prepare({number: draw.batch for number, draw in coming})
         thetas = samples.step(slopes.to("cpu", torch.float64), how["rate"], how["smoothing"])
         return thetas, losses.cpu().reshape(-1, 1)
 

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
-from autofedavg.experiment.ledger import SCORES, SCORES_PACKED, Ledger, read_json, run_paths
+from autofedavg.experiment.ledger import (
+    PARTIAL,
+    SCORES,
+    SCORES_PACKED,
+    STUDY,
+    Ledger,
+    read_json,
+    run_paths,
+)
 from autofedavg.experiment.store import disk_errors, write_atomically
 
 KEPT = ("config.toml", "environment.json", "rounds.jsonl", "status.json", "log.txt")
-STUDY = "study.json"
 
 
 def archive(paths: Iterable[Path], out: Path) -> list[Path]:
@@ -78,7 +85,7 @@ def _refuse_other(run: Path, place: Path) -> None:
 
 
 def _copy(run: Path, place: Path) -> None:
-    partial = place.with_name(place.name + ".part")
+    partial = place.with_name(place.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name in KEPT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache  # the code that runs is the one that was there when the process began
 def _commit() -> str | None:
     """The commit of the checkout this package is run from, if it is run from one."""
     here = Path(__file__).parent

@@ -26,7 +26,9 @@ from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow
 
 SCHEMA = 1
+STUDY = "study.json"
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives
+PARTIAL = ".part"  # ends the name of a folder that is being copied
 REMEDY = "put it back from a copy, or leave this run out"
 
 
@@ -129,7 +131,11 @@ def run_paths(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
-        here = sorted(config.parent for config in path.rglob("config.toml"))
+        here = sorted(
+            config.parent
+            for config in path.rglob("config.toml")
+            if config.parent.suffix != PARTIAL  # what a killed `archive` left
+        )
         if not here:
             raise RunError(
                 "no run in this folder", where=str(path), remedy="name a run or study folder"

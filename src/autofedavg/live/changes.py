@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from autofedavg.experiment.ledger import SCORES, SCORES_PACKED, STUDY
+
 State = Literal["waiting", "running", "finished"]
 Stamp = tuple[int, int, int]  # time of change, size, inode
-STUDY, SCORES = "study.json", "scores.csv"
-WATCHED = ("config.toml", "environment.json", "rounds.jsonl", "status.json", SCORES)
+BOTH_SCORES = (SCORES, SCORES_PACKED)
+WATCHED = ("config.toml", "environment.json", "rounds.jsonl", "status.json", *BOTH_SCORES)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Look:
 
     def scores(self) -> dict[Path, Stamp]:
         """The part that example pictures depend on."""
-        return {path: stamp for path, stamp in self.stamps.items() if path.name == SCORES}
+        return {path: stamp for path, stamp in self.stamps.items() if path.name in BOTH_SCORES}
 
 
 def look_at(paths: Sequence[Path]) -> Look:

@@ -43,6 +43,9 @@ class FedAvg(Method):
         return lambda t: fixed
 
     def _drawn(self, federation: Federation, t: int) -> Tensor:
+        """Even until the first draw, as learned weights are until they are learned."""
+        if t < self.redraw:
+            return even_weights(federation)
         gamma = Dirichlet()
-        seed = federation.seeds.number("server", Purpose.ALPHA, (t - 1) // self.redraw)
+        seed = federation.seeds.number("server", Purpose.ALPHA, t // self.redraw)
         return gamma.sample(gamma.initial(federation.K), seed)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from autofedavg.evaluation import Paired, compare
-from autofedavg.report.read import Results
-from autofedavg.report.tables import Cell, Table, case_scores
+from autofedavg.report.read import MANY, Results
+from autofedavg.report.tables import Cell, Table, case_scores, turned
 
 
 class Difference(NamedTuple):
@@ -47,14 +47,16 @@ def differences_table(results: Results) -> Table | None:
     if not rows or baseline is None:
         return None
     notes = (
-        f"Mean over cases of a row's score minus that of {baseline.label}, in points; the last "
-        "column is the mean over sites. In brackets p of the Wilcoxon signed-rank test, two-sided, "
-        "over the cases; scores of repeats are averaged per case first. In the last column the "
-        "test pools the cases of all sites, so a large site rules it while sites count equally "
+        f"Mean over cases of a row's score minus that of {baseline.label}, in points; for all "
+        "sites the mean over them. In brackets p of the Wilcoxon signed-rank test, two-sided, "
+        "over the cases; scores of repeats are averaged per case first. For all sites the "
+        "test pools their cases, so a large site rules it while sites count equally "
         'in the number; "for better" or "for worse" stands where the two point apart.',
     )
-    heads = (*results.sites, "all sites")
-    return Table("differences", f"Differences from {baseline.label}", heads, tuple(rows), notes)
+    shown = (*results.sites, "all sites"), tuple(rows)
+    if len(results.sites) > MANY:
+        shown = turned(*shown)
+    return Table("differences", f"Differences from {baseline.label}", *shown, notes)
 
 
 def _cell(test: Paired | None) -> Cell:

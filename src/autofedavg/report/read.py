@@ -17,6 +17,11 @@ from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in
 
 MANY = 8  # sites: more do not fit side by side
+ELSEWHERE = ("fold", "root", "datalist", "cache", "hold")
+NEW_IN_METHODS: dict[str | None, dict[str, Any]] = {
+    "auto-fedavg": {"objective": "even"},
+    "fedavg": {"redraw": 10},
+}
 
 
 @dataclass(frozen=True)
@@ -264,9 +269,18 @@ def _folds(repeats: Sequence[Repeat]) -> tuple[int | None, ...]:
 
 
 def _but_fold(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that repeats share; folders of earlier versions name no exchange."""
-    task = {k: v for k, v in config["task"].items() if k != "fold"}
-    return {"exchange": Exchange().model_dump(), **config, "task": task}
+    """The settings that repeats share; folders of earlier versions lack what was new later.
+
+    Where files lie on a machine is none: the environment holds what is in them.
+    """
+    task = {k: v for k, v in config["task"].items() if k not in ELSEWHERE}
+    method = {**NEW_IN_METHODS.get(config["method"].get("name"), {}), **config["method"]}
+    return {
+        "exchange": Exchange().model_dump(),
+        **config,
+        "method": method,
+        "task": {"mirrored": [], **task},
+    }
 
 
 def _refuse_doubles(repeats: Sequence[Repeat], scores: Sequence[ScoreRow]) -> None:

@@ -68,9 +68,12 @@ def sites_table(results: Results) -> Table | None:
         return None
     table, labels = _all_scores(results), {row.label for row in results.rows}
     rows = [(label, cells) for label, cells in table.rows if label in labels]
-    notes = ("Test score of the global model, in percent; best per site marked.",)
+    if not rows:
+        return None
+    notes = ["Test score of the global model, in percent; best per site marked."]
+    notes += [note for note in table.notes if note.startswith("†")]
     heads = table.heads[: len(results.sites)]
-    return Table("sites", "Sites", *_turned(heads, mark_best(rows)), notes)
+    return Table("sites", "Sites", *turned(heads, mark_best(rows)), tuple(notes))
 
 
 def _all_scores(results: Results) -> Table:
@@ -112,11 +115,11 @@ def weights_table(results: Results) -> Table | None:
     notes = ("Weights of the last round; layer-wise weights are averaged over layers.",)
     shown = tuple(results.sites), tuple(rows)
     if len(results.sites) > MANY:
-        shown = _turned(*shown)
+        shown = turned(*shown)
     return Table("weights", "Aggregation weights alpha", *shown, notes, decimals=3)
 
 
-def _turned(heads: Sequence[str], rows: Rows) -> tuple[tuple[str, ...], Rows]:
+def turned(heads: Sequence[str], rows: Rows) -> tuple[tuple[str, ...], Rows]:
     """Columns as rows, and rows as columns."""
     lines = tuple((head, tuple(cells[k] for _, cells in rows)) for k, head in enumerate(heads))
     return tuple(label for label, _ in rows), lines

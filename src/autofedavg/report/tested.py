@@ -14,11 +14,11 @@ NOTE = (
 
 
 def tested_table(results: Results) -> Table | None:
-    """Test score after the last round and the best one; None where no run was tested so often."""
+    """Test score when last tested, and the best one; None where no run was tested so often."""
     rows = [(row.label, _cells(row)) for row in results.rows if _curves(row)]
     if not rows:
         return None
-    heads = ("last round", "best round", "reached in round")
+    heads = ("last test", "best test", "best in round")
     return Table("tested", "Test scores over the rounds", heads, tuple(rows), (NOTE,))
 
 

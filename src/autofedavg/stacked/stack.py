@@ -110,10 +110,6 @@ class Stack:
         """A client's model as it is now."""
         return self.rows.take(self.p[client])
 
-    def gradient(self, client: int) -> Tensor:
-        """The gradient at a client's model, of the batch it was last computed for."""
-        return self.rows.take(self.g[client])
-
     def train(
         self, work: Mapping[int, Steps], seeds: Mapping[int, int], how: Sequence[float]
     ) -> dict[int, Tensor]:
