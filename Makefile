@@ -48,7 +48,7 @@ contracts: $(READY)
 
 tests: $(READY)
 	$(BIN)/coverage erase
-	$(BIN)/pytest -m "not slow" $(BESIDE) --cov --cov-report=
+	$(BIN)/pytest -m "not slow" $(BESIDE) --durations=20 --durations-min=5 --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
 

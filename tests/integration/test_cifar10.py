@@ -107,6 +107,7 @@ def test_an_image_in_two_splits_counts_once_in_a_tables_heading(root, folder) ->
     assert kept.describe()["sizes"] == sites
 
 
+@pytest.mark.slow
 def test_the_python_layout_gives_the_same_bits(folder, tmp_path) -> None:
     cifar10_python(tmp_path)
     (tmp_path / "pictures.toml").write_text(STUDY.format(root=tmp_path))
@@ -364,6 +365,7 @@ def test_twenty_steps_on_a_real_client_lower_the_loss(official) -> None:
     assert float(after) < float(before) - 0.1
 
 
+@pytest.mark.slow
 def test_the_tables_other_rows_run_without_validation_cases(root, tmp_path, capsys) -> None:
     """Ensemble and FedMA on VGG-9, tested after the last round; nothing is set aside."""
     study = STUDY.format(root=root).replace("rounds = 2", 'rounds = 9\nselect = "last"')
