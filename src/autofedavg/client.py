@@ -196,23 +196,23 @@ class Client:
         bank = self.shelf.bank(how["digest"])
         if bank is None:
             return Note({}, {"missing": True})
-        losses: list[Tensor] = []
+        losses: list[float] = []
 
         def update(beta: Tensor, s: int) -> Tensor:
             seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
             x = self._weight_batch(t, s, how)
             with self._seeded(Purpose.NETWORK, t, s):
                 theta, loss = algorithm.update_beta(self.workbench, bank, beta, x, how, seed)
-            losses.append(loss)
+            losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
             return theta
 
         theta = algorithm.update_beta_alone(update, note.arrays["beta"], int(how["s"]), how)
-        return self.weighed(theta, torch.stack(losses), how)
+        return Note({"theta": theta}, {"loss": sum(losses) / len(losses)})
 
-    def weighed(self, theta: Tensor, losses: Tensor, how: Facts) -> Note:
-        """Answers with what steps on beta gave."""
-        loss = self._checked(losses, f"update_beta, round {how['t']}", int(how["s"]))
-        return Note({"theta": theta}, {"loss": loss})
+    def weighed(self, theta: Tensor, loss: Tensor, how: Facts) -> Note:
+        """Answers with what one step on beta, taken together with others', gave."""
+        value = self._checked(loss.reshape(1), f"update_beta, round {how['t']}", int(how["s"]))
+        return Note({"theta": theta}, {"loss": value})
 
     def differentiate(self, note: Note) -> Note:
         how = note.facts

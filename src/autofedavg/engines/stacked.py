@@ -193,7 +193,7 @@ class StackedCrew(Crew):
         coming = zip(batches, self._drawn.values(), strict=True)
         stack.prepare({number: draw.batch for number, draw in coming})
         thetas = samples.step(slopes.to("cpu", torch.float64), how["rate"], how["smoothing"])
-        return thetas, losses.cpu().reshape(-1, 1)
+        return thetas, losses.cpu()
 
     def _draw(self, name: str, t: int, s: int, split: str) -> Draw:
         """What chance gives a client for a step on beta."""
