@@ -77,3 +77,9 @@ def test_a_batch_of_samples_is_what_pytorch_draws_with_each_seed(shape) -> None:
         assert torch.equal(ours[n], alpha)
         (slope,) = torch.autograd.grad((alpha * weights[n]).sum(), row)
         assert torch.equal(slopes[n], slope)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_nothing_is_drawn_from_numbers_that_are_none(wrong) -> None:
+    with pytest.raises(ValueError, match="beta is not finite"):
+        Dirichlet().sample(float64([2.0, wrong, 3.0]), seed=1)

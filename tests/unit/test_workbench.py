@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from autofedavg.averaging import Layout
+from autofedavg.replays import Replays
 from autofedavg.seeds import global_seed
-from autofedavg.workbench import Training, Workbench
+from autofedavg.workbench import Training, Workbench, checked_device
 from toy import CPU, cross_entropy, mlp, norm_net, seeded, toy_site
 
 OPTIMISERS = {
@@ -295,3 +296,44 @@ def test_training_goes_by_iterations_or_by_epochs():
     for wrong in ({"iterations": 5, "epochs": 2}, {"iterations": 0}):
         with pytest.raises(ValidationError, match="set either iterations or epochs"):
             Training(**wrong)
+
+
+class NeverRecorded(Replays):
+    """Does every step, as on a GPU before one is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self._able = False
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+@pytest.mark.parametrize("settings", list(OPTIMISERS.values()), ids=list(OPTIMISERS))
+def test_an_optimiser_that_stays_in_place_is_as_good_as_a_fresh_one(settings, mu):
+    """A recorded step knows places, not values: nothing may be thrown away between rounds."""
+    fresh, staying = (workbench(build(mlp, torch.float32), settings) for _ in range(2))
+    staying._replays = NeverRecorded()
+    staying._optimiser.param_groups[0]["lr"] = staying._rate
+    start = fresh.model()
+    for rate in (0.05, 0.01, 0.02):
+        for bench in (fresh, staying):
+            bench.load(start)
+        wanted = fresh.train(batches(dtype=torch.float32), rate, mu)
+        found = staying.train(batches(dtype=torch.float32), rate, mu)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(staying.model().values, fresh.model().values)
+    places = [t.data_ptr() for kept in staying._optimiser.state.values() for t in kept.values()]
+    pulled = staying._start.data_ptr()
+    staying.train(batches(dtype=torch.float32), 0.1, mu)
+    kept = staying._optimiser.state.values()
+    assert places == [tensor.data_ptr() for held in kept for tensor in held.values()]
+    assert pulled == staying._start.data_ptr()
+
+
+def test_a_gpu_of_several_is_the_processs_own_from_then_on(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch, "empty", lambda *size, device: None)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert checked_device("cuda:1") == torch.device("cuda:1")
+    assert checked_device("cuda") == torch.device("cuda")
+    assert checked_device("cpu") == CPU
+    assert chosen == [torch.device("cuda:1")]
