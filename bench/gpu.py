@@ -30,7 +30,7 @@ FLOPS = 8.0e16 / 1.56e6  # of a training step of VGG-9, as counted for the whole
 RATE = 8.0e14  # bf16 matrix products a second, measured on an H200
 GAMMA = Dirichlet()
 BETA = GAMMA.initial(K)
-TITLE = "10. Sixteen clients of VGG-9 on a GPU (bf16, batch 64)"
+TITLE = "9. Sixteen clients of VGG-9 on a GPU (bf16, batch 64)"
 
 
 def measure(epochs: int, S: int, repetitions: int) -> Section:

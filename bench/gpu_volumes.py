@@ -17,7 +17,7 @@ HOW = Pipeline(
     strides=((2, 2, 1), (2, 2, 2), (2, 2, 2), (2, 2, 2)),
 )
 BATCH = 4
-TITLE = "11. A step of a 3D U-Net on a GPU (crop 128x128x32, batch 4, bf16)"
+TITLE = "10. A step of a 3D U-Net on a GPU (crop 128x128x32, batch 4, bf16)"
 
 
 def measure(steps: int, repetitions: int) -> Section:

@@ -15,7 +15,7 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
-from autofedavg.experiment.ledger import read_json, read_toml, run_path
+from autofedavg.experiment.ledger import STUDY, read_json, read_toml, run_path
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
@@ -101,13 +101,13 @@ def resume(
         before = read_json(path / "environment.json")
         _run_all([(path, config, int(before["seed"]))], machine, observer)
         return path
-    if not (path / "study.json").is_file():
+    if not (path / STUDY).is_file():
         raise RunError(
             "this is neither a run folder nor a study folder",
             where=str(path),
             remedy="name a folder written by `autofedavg run`",
         )
-    study = read_json(path / "study.json")
+    study = read_json(path / STUDY)
     wanted = []
     for row in study["runs"]:
         config = parse_run(row["config"], str(path))
@@ -250,7 +250,7 @@ def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> str:
 
 def _write_study(home: Path, study: Study) -> None:
     """Notes rows and seeds beside the runs; those of an earlier call stay listed."""
-    path = home / "study.json"
+    path = home / STUDY
     rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
     for config in study.runs:
         given = config.values(given_only=True)

@@ -85,13 +85,7 @@ class Training(Settings):
 class Workbench:
     """A network, its flat state and its optimiser, used by every client of a worker in turn.
 
-    Args:
-        network: the network.
-        loss: (network, batch) -> scalar.
-        training: how it is trained.
-        device: where.
-        steady: whether network and loss always do the same operations on tensors, so that a GPU
-            may record a step and replay it.
+    On a GPU, steps of a `steady` one (see `client.Problem`) are recorded and replayed.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """The numbers and figures of the documentation are those of the published runs."""
 
+import json
 import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -53,8 +54,6 @@ def test_every_figure_is_the_one_rebuilt(rebuild) -> None:
 
 
 def test_every_published_run_is_whole_and_says_where_it_comes_from() -> None:
-    import json
-
     runs = sorted((ROOT / "results").rglob("config.toml"))
     assert runs
     for config in runs:

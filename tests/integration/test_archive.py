@@ -9,9 +9,12 @@ import pytest
 from autofedavg import read_study, run_study
 from autofedavg.errors import RunError
 from autofedavg.experiment.archive import archive
+from autofedavg.methods import METHODS
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
-from autofedavg.report.read import _but_fold, read_results
+from autofedavg.report.read import read_results
+from autofedavg.report.values import NEW_IN_METHODS, NEW_IN_TASKS, shared_settings
+from autofedavg.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +93,19 @@ def test_a_repeat_from_another_folder_and_an_older_version_stands_in_the_same_ta
     new = json.loads(json.dumps(old))
     new["method"]["redraw"] = 10
     new["task"] |= {"mirrored": [], "root": "/elsewhere", "datalist": "list.csv", "fold": 3}
-    assert _but_fold(new) == _but_fold(old)
+    assert shared_settings(new) == shared_settings(old)
     for part, key, value in (
         ("task", "mirrored", ["DU"]), ("method", "redraw", 3), ("training", "iterations", 7),
     ):  # fmt: skip
         other = json.loads(json.dumps(new))
         other[part][key] = value
-        assert _but_fold(other) != _but_fold(old)
+        assert shared_settings(other) != shared_settings(old)
+
+
+def test_what_is_filled_in_is_the_default() -> None:
+    for name, settings in NEW_IN_METHODS.items():
+        defaults = METHODS[name]().model_dump(mode="json")
+        assert settings == {key: defaults[key] for key in settings}
+    for name in ("synthetic", "datalist", "pancreas"):
+        defaults = TASKS[name]().model_dump(mode="json")
+        assert {key: defaults[key] for key in NEW_IN_TASKS} == NEW_IN_TASKS

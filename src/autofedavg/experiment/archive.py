@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from autofedavg.experiment.ledger import (
     STUDY,
     Ledger,
     read_json,
+    run_path,
     run_paths,
+    study_home,
 )
 from autofedavg.experiment.store import disk_errors, write_atomically
 
@@ -50,18 +52,19 @@ def archive(paths: Iterable[Path], out: Path) -> list[Path]:
             _copy(run, place)
             made.append(place)
         for home in sorted(set(homes.values())):
-            _list(home, out / home.name, [run.resolve() for run in runs if homes[run] == home])
+            _list(home, out / home.name, {run.resolve() for run in runs if homes[run] == home})
     return made
 
 
 def _home(run: Path) -> Path:
-    """The study's folder that a run lies in."""
-    for parent in run.resolve().parents[1:3]:
-        if (parent / STUDY).exists():
-            return parent
-    raise RunError(
-        "this run belongs to no study", where=str(run), remedy="archive runs of `autofedavg run`"
-    )
+    home = study_home(run)
+    if home is None:
+        raise RunError(
+            "this run belongs to no study",
+            where=str(run),
+            remedy="archive runs of `autofedavg run`",
+        )
+    return home
 
 
 def _refuse_unfinished(run: Path) -> None:
@@ -96,18 +99,17 @@ def _copy(run: Path, place: Path) -> None:
     partial.rename(place)
 
 
-def _list(home: Path, place: Path, runs: Iterable[Path]) -> None:
+def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
     """Lists the archived runs in the archive's study.json, beside those that it lists."""
     content = read_json(home / STUDY)
     known = read_json(place / STUDY)["runs"] if (place / STUDY).exists() else []
     rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in known}
-    here = {run.relative_to(home) for run in runs}
     for row in content["runs"]:
         name = row["config"]["name"]
         listed = rows.setdefault(name, {**row, "jobs": []})
         for fold, seed in row["jobs"]:
-            at = Path(name, *([] if fold is None else [f"fold-{fold}"]), f"seed-{seed}")
-            if at in here and [fold, seed] not in listed["jobs"]:
+            here = run_path(home, name, seed, fold) in runs
+            if here and [fold, seed] not in listed["jobs"]:
                 listed["jobs"].append([fold, seed])
     content["runs"] = [row for row in rows.values() if row["jobs"]]
     write_atomically(place / STUDY, json.dumps(content, indent=1).encode() + b"\n")

@@ -125,6 +125,11 @@ def run_path(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
     return place / f"seed-{seed}"
 
 
+def study_home(run: Path) -> Path | None:
+    """The folder of the study that a run lies in: above its row, or above its row and fold."""
+    return next((up for up in run.resolve().parents[1:3] if (up / STUDY).exists()), None)
+
+
 def run_paths(paths: Iterable[Path]) -> list[Path]:
     """Run folders at or below the given paths, in order of their names."""
     found: dict[Path, Path] = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from autofedavg.errors import RunError
 from autofedavg.experiment.ledger import (
+    STUDY,
     Ledger,
     Rounds,
     read_json,
@@ -146,9 +147,9 @@ class StudyReader:
             return replace(self._readers[path].known, state="damaged", error=str(error))
 
     def _jobs(self) -> tuple[str, dict[Path, RunState | None]]:
-        if not (self.path / "study.json").exists():
+        if not (self.path / STUDY).exists():
             return str(self.path), dict.fromkeys(run_paths([self.path]))
-        study = read_json(self.path / "study.json")
+        study = read_json(self.path / STUDY)
         jobs: dict[Path, RunState | None] = {}
         try:
             for row in study["runs"]:
@@ -162,7 +163,7 @@ class StudyReader:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(
                 f"this file is damaged ({type(error).__name__}: {error})",
-                where=str(self.path / "study.json"),
+                where=str(self.path / STUDY),
                 remedy="name the run folders themselves",
             ) from error
 
@@ -180,7 +181,7 @@ def reader(path: Path) -> Reader:
         raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
     if any((path / name).exists() for name in (*FILES, "checkpoints")):
         return RunReader(path)
-    if not (path / "study.json").exists() and not any(path.rglob("config.toml")):
+    if not (path / STUDY).exists() and not any(path.rglob("config.toml")):
         raise RunError(
             "this is neither a run folder nor a study folder",
             where=str(path),

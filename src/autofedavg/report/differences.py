@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from autofedavg.evaluation import Paired, compare
-from autofedavg.report.read import MANY, Results
+from autofedavg.report.read import Results
 from autofedavg.report.tables import Cell, Table, case_scores, turned
+from autofedavg.report.values import MANY
 
 
 class Difference(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autofedavg.report.read import MANY, Repeat, Results, Row
+from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.values import MANY
 
 
 def notes_of(results: Results) -> list[str]:

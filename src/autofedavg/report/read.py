@@ -11,17 +11,9 @@ from typing import Any, NamedTuple
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import ScoreRow, Summary, summarise
-from autofedavg.exchange import Exchange
-from autofedavg.experiment.ledger import Ledger, read_json, run_path, run_paths
+from autofedavg.experiment.ledger import STUDY, Ledger, read_json, run_path, run_paths, study_home
 from autofedavg.report.fitness import refuse_unfit
-from autofedavg.report.values import origins_in
-
-MANY = 8  # sites: more do not fit side by side
-ELSEWHERE = ("fold", "root", "datalist", "cache", "hold")
-NEW_IN_METHODS: dict[str | None, dict[str, Any]] = {
-    "auto-fedavg": {"objective": "even"},
-    "fedavg": {"redraw": 10},
-}
+from autofedavg.report.values import origins_in, shared_settings
 
 
 @dataclass(frozen=True)
@@ -183,7 +175,7 @@ def _read(folder: Ledger) -> Repeat:
 
 def _missing(paths: Sequence[Path]) -> Iterator[Missing]:
     """Runs that the studies at or below the paths ask for and that were not begun."""
-    for listed in sorted({found for path in paths for found in path.rglob("study.json")}):
+    for listed in sorted({found for path in paths for found in path.rglob(STUDY)}):
         for row in read_json(listed).get("runs", []):
             name = str(row["config"]["name"])
             for fold, seed in row["jobs"]:
@@ -223,7 +215,7 @@ def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
                 where=str(other.folder),
                 remedy="report one of them: the same run is not a repeat",
             )
-        if _but_fold(other.config) != _but_fold(first.config):
+        if shared_settings(other.config) != shared_settings(first.config):
             raise RunError(
                 f"its settings differ from those of {first.folder}, a repeat of the same row",
                 where=str(other.folder),
@@ -268,21 +260,6 @@ def _folds(repeats: Sequence[Repeat]) -> tuple[int | None, ...]:
     return tuple(sorted(asked | found, key=lambda fold: -1 if fold is None else fold))
 
 
-def _but_fold(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that repeats share; folders of earlier versions lack what was new later.
-
-    Where files lie on a machine is none: the environment holds what is in them.
-    """
-    task = {k: v for k, v in config["task"].items() if k not in ELSEWHERE}
-    method = {**NEW_IN_METHODS.get(config["method"].get("name"), {}), **config["method"]}
-    return {
-        "exchange": Exchange().model_dump(),
-        **config,
-        "method": method,
-        "task": {"mirrored": [], **task},
-    }
-
-
 def _refuse_doubles(repeats: Sequence[Repeat], scores: Sequence[ScoreRow]) -> None:
     """Every case is tested once by every model of a seed, over all folds."""
     seen: set[tuple[str, ...]] = set()
@@ -298,10 +275,8 @@ def _refuse_doubles(repeats: Sequence[Repeat], scores: Sequence[ScoreRow]) -> No
 
 
 def _study_of(folder: Path) -> dict[str, Any]:
-    above = [
-        parent / "study.json" for parent in folder.resolve().parents[1:3]
-    ]  # a fold has its own folder
-    return next((read_json(path) for path in above if path.exists()), {})
+    home = study_home(folder)
+    return read_json(home / STUDY) if home else {}
 
 
 def _rank(name: str, order: Sequence[str]) -> tuple[int, str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from autofedavg.evaluation import Paired, Summary, case_means, compare, mean_and_spread
 from autofedavg.report.notes import notes_of
-from autofedavg.report.read import MANY, Results, Row
+from autofedavg.report.read import Results, Row
+from autofedavg.report.values import MANY
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from autofedavg.exchange import Exchange
+
+MANY = 8  # sites: more do not fit side by side
+LOCAL = ("fold", "root", "datalist", "cache", "hold")  # may differ between repeats of a row
+NEW_IN_METHODS: dict[str, dict[str, Any]] = {  # settings that earlier run folders lack
+    "auto-fedavg": {"objective": "even"},
+    "fedavg": {"redraw": 10},
+}
+NEW_IN_TASKS: dict[str, Any] = {"mirrored": []}
+
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of nested values."""
@@ -16,6 +26,20 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield from flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
+
+
+def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that repeats of a row share, with what is newer than the run filled in.
+
+    Where files lie on a machine is none of them: the environment holds what is in them.
+    """
+    task = {key: value for key, value in config["task"].items() if key not in LOCAL}
+    return {
+        "exchange": Exchange().model_dump(),
+        **config,
+        "method": {**NEW_IN_METHODS.get(config["method"]["name"], {}), **config["method"]},
+        "task": {**NEW_IN_TASKS, **task},
+    }
 
 
 def stem(name: str) -> str:

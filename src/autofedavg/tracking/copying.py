@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autofedavg.experiment.desk import Seen
-from autofedavg.experiment.ledger import Ledger, Rounds, read_json, read_toml
+from autofedavg.experiment.ledger import STUDY, Ledger, Rounds, read_json, read_toml, study_home
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.observers import Observer
 from autofedavg.tracking.points import round_points, score_points, site_names
@@ -151,8 +151,8 @@ class Tracker(Observer):
 def source_of(folder: Path) -> Source:
     """Reads what a tracker is told of a run; there must be a round."""
     whole = folder.resolve()
-    home = next((up for up in whole.parents[1:3] if (up / "study.json").exists()), whole)
-    study = read_json(home / "study.json")["name"] if home != whole else whole.name
+    home = study_home(whole) or whole
+    study = read_json(home / STUDY)["name"] if home != whole else whole.name
     environment = read_json(folder / "environment.json")
     return Source(
         folder=whole,

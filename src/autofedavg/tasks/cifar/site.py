@@ -29,9 +29,7 @@ PAD = 4
 MEAN = (125.3, 123.0, 113.9)  # of a channel, on the scale of the bytes
 STD = (63.0, 62.1, 66.7)
 SCORED = 500
-BLOCK = (
-    64  # steps of LearnAggWeight whose images are drawn at once: seeding costs more than drawing
-)
+BLOCK = 64  # steps of LearnAggWeight whose images are drawn at once, for seeding is dear
 
 CifarBatch = tuple[Tensor, Tensor, Tensor, Tensor]
 
