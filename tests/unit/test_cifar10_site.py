@@ -11,7 +11,7 @@ from torch.nn import functional
 from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.cifar.files import Pictures
-from autofedavg.tasks.cifar.site import CifarSite, augment, cifar_loss, normalise
+from autofedavg.tasks.cifar.site import BLOCK, CifarSite, augment, cifar_loss, normalise
 from autofedavg.workbench import Training
 
 
@@ -208,6 +208,21 @@ def test_a_step_on_the_weights_told_by_numbers_is_the_batch(split) -> None:
     steps = local.weight_step(Seeds(3), 2, 5, split, 6)
     batch = local.weight_batch(Seeds(3), 2, 5, split, 6)
     same_pictures(local, steps.picks[0], steps.moves[0], batch)
+
+
+def test_steps_on_the_weights_have_images_of_their_own_whenever_asked() -> None:
+    """Also beyond the steps that are drawn at once, and after a look at others."""
+    asked = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1]
+    local = site()
+
+    def picks(data, s: int, t: int = 1) -> tuple[int, ...]:
+        return tuple(data.weight_step(Seeds(3), t, s, "train", 12).picks[0].tolist())
+
+    found = [picks(local, s) for s in asked]
+    assert len(set(found)) == len(asked)
+    assert [picks(local, s) for s in reversed(asked)] == found[::-1]
+    assert picks(site(), BLOCK) == picks(local, BLOCK)
+    assert picks(local, BLOCK, t=2) != picks(local, BLOCK)
 
 
 def same_pictures(local, picks, moves, batch) -> None:

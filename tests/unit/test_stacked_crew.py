@@ -88,6 +88,7 @@ class PlainStack:
             self.models[k] = self.bank.combine(weights, layers).values
 
     def differentiate(self, work):
+        self.last = dict(work)
         self.gradients, losses = {}, {}
         for k, steps in work.items():
             (batch,) = self.batches(k, steps)
@@ -100,7 +101,7 @@ class PlainStack:
         return torch.cat(list(losses.values()))
 
     def prepare(self, work):
-        """Nothing lies ready on a CPU."""
+        self.prepared = dict(work)
 
     def slopes(self, clients, layers):
         return torch.stack([self.bank.project(self.gradients[k], layers) for k in clients])
@@ -242,6 +243,14 @@ def test_steps_on_beta_are_those_of_clients_who_work_alone(crew, facts) -> None:
     assert len(crew._made.calls) == 3
     thetas = [note.arrays["theta"] for note in together.values()]
     assert not torch.equal(thetas[0], thetas[1])
+
+
+def test_the_next_steps_batches_are_sent_ahead_and_used(crew) -> None:
+    for s in (2, 3):
+        crew.answer("update_beta", changed(ready_to_weigh(crew._clients), s=s))
+        if s == 2:
+            ahead = crew._made.prepared
+    assert all(crew._made.last[k] is steps for k, steps in ahead.items())
 
 
 @pytest.mark.parametrize(
