@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.client import CaseScore, Client, Problem
+from autofedavg.constraints import Constraint
 from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.notes import Lost, Note
@@ -25,6 +26,19 @@ TRAINING = Training(iterations=3, batch_size=4, optimiser="sgd", learning_rate=0
 
 def float64(values) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def sampled(gamma: Constraint, beta: Tensor, seed: int) -> Tensor:
+    """One sample of alpha."""
+    return gamma.sample(beta, [torch.Generator().manual_seed(seed)])[0]
+
+
+def by_pytorch(gamma: Constraint, beta: Tensor, seed: int) -> Tensor:
+    """The same sample from PyTorch's own distributions, to be differentiated by autograd."""
+    if gamma.name == "softmax":
+        return torch.softmax(beta, dim=0)
+    with global_seed(seed):
+        return torch.distributions.Dirichlet(beta.movedim(0, -1)).rsample().movedim(-1, 0)
 
 
 # What a step on beta is told, as the port carries it.

@@ -80,10 +80,10 @@ def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta
         else:
             theta_k = update_beta_here(federation, plan, t, s, w_k, beta_s)
         average = plan.average(theta_k, federation.sites)
-        stepped = plan.gamma.beta(step(plan.gamma.free(beta_s), average))
-        # Algorithm 1, but for a client that missed this step: its own entry is left alone.
-        answered = [row for row, site in enumerate(w_k.sites) if site in theta_k]
-        beta_s = beta_s.index_copy(0, torch.tensor(answered), stepped[answered])
+        before, beta_s = beta_s, plan.gamma.beta(step(plan.gamma.free(beta_s), average))
+        for row, site in enumerate(w_k.sites):
+            if site not in theta_k:  # it missed this step: its own entry is left alone
+                beta_s[row] = before[row]
     return beta.index_copy(0, torch.tensor(present), beta_s)
 
 

@@ -42,14 +42,15 @@ class BadAnswer(Exception):
 def weighed(answer: Note) -> int:
     """The bytes of an answer, if it is a note at all: named tensors and plain values."""
     try:
-        named = all(isinstance(k, str) for k in (*answer.arrays, *answer.facts))
-        tensors = all(isinstance(array, Tensor) for array in answer.arrays.values())
-        size = answer.nbytes
+        for name in (*answer.arrays, *answer.facts):
+            if not isinstance(name, str):
+                raise TypeError
+        for array in answer.arrays.values():
+            if not isinstance(array, Tensor):
+                raise TypeError
+        return answer.nbytes
     except (TypeError, ValueError, AttributeError, RecursionError):
         raise BadAnswer("its answer is not made of tensors and plain values") from None
-    if not (named and tensors):
-        raise BadAnswer("its answer is not made of tensors and plain values")
-    return size
 
 
 def refuse_error(answer: Note) -> None:
@@ -113,7 +114,7 @@ def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
     theta = answer.arrays["theta"]
     remedy = "lower method.beta_rate, or look at this site's images"
     fits = (theta.shape, theta.dtype) == (beta.shape, beta.dtype)
-    largest = float(theta.abs().max()) if fits else math.nan
+    largest = float(torch.linalg.vector_norm(theta, math.inf)) if fits else math.nan
     if not math.isfinite(largest):
         raise BadAnswer(f"its beta for step {s} has a wrong shape or is not finite", remedy)
     if largest > THETA_BOUND:

@@ -80,7 +80,7 @@ class Ask(Generic[Answer]):
         self.given: dict[str, Answer] = {}
         self.gone: dict[str, str] = {}
         self.tries: Counter[str] = Counter()
-        self.mends: Counter[str] = Counter()
+        self.mends: dict[str, int] = {}
         self._started = time.perf_counter()
 
     @property
@@ -159,11 +159,12 @@ class Calls:
         try:
             cost.up += weighed(answer)
             refuse_error(answer)
-            more = None if over or ask.mends[name] == MENDS else ask.mend(name, answer)
+            mended = ask.mends.get(name, 0)
+            more = None if over or mended == MENDS else ask.mend(name, answer)
             if more is None:
                 ask.given[name] = ask.read(name, answer)
             else:
-                ask.mends[name] += 1
+                ask.mends[name] = mended + 1
                 self._happened(ask, name, "resent", "it lacked models that it needs")
             return more
         except BadAnswer as bad:

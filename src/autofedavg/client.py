@@ -209,10 +209,11 @@ class Client:
         theta = algorithm.update_beta_alone(update, note.arrays["beta"], int(how["s"]), how)
         return Note({"theta": theta}, {"loss": sum(losses) / len(losses)})
 
-    def weighed(self, theta: Tensor, loss: Tensor, how: Facts) -> Note:
+    def weighed(self, theta: Tensor, loss: float, how: Facts) -> Note:
         """Answers with what one step on beta, taken together with others', gave."""
-        value = self._checked(loss.reshape(1), f"update_beta, round {how['t']}", int(how["s"]))
-        return Note({"theta": theta}, {"loss": value})
+        if not math.isfinite(loss):
+            self._checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
+        return Note({"theta": theta}, {"loss": loss})
 
     def differentiate(self, note: Note) -> Note:
         how = note.facts

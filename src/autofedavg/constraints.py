@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from autofedavg.errors import ConfigError
 
@@ -34,11 +33,14 @@ class Constraint(Protocol):
     def alpha(self, beta: Tensor) -> Tensor:
         """The weights used for aggregation: Eq. 4, or the mode of Eq. 6."""
 
-    def sample(self, beta: Tensor, seed: int) -> Tensor:
-        """The weights used for one learning step; differentiable in beta."""
+    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
+        """The weights used for learning steps from one beta, a row for each: (n, K[, P])."""
 
-    def samples(self, betas: Tensor, seeds: Sequence[int]) -> Tensor:
-        """`sample` of every row of betas, (n, K) or (n, K, P), each with its own seed."""
+    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
+        """What samples alphas move by with beta: d alpha_i / d beta_k = it_k (1[i = k] - alpha_i).
+
+        This is exact for the softmax, and the implicit reparameterisation of a Dirichlet sample.
+        """
 
     def mean(self, beta: Tensor) -> Tensor:
         """The expected weights, for the layer-wise smoothing loss; differentiable in beta."""
@@ -48,6 +50,9 @@ class Constraint(Protocol):
 
     def beta(self, theta: Tensor) -> Tensor:
         """Beta of theta, kept legal; differentiable."""
+
+    def bend(self, theta: Tensor) -> Tensor:
+        """The derivative of `beta`, number by number."""
 
     def note(self) -> dict[str, Any]:
         """Plain values from which `constraint` rebuilds this object at a client."""
@@ -71,11 +76,11 @@ class Softmax:
     def alpha(self, beta: Tensor) -> Tensor:
         return torch.softmax(beta, dim=0)
 
-    def sample(self, beta: Tensor, seed: int) -> Tensor:
-        return self.alpha(beta)
+    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
+        return self.alpha(beta).expand(len(chances), *beta.shape)
 
-    def samples(self, betas: Tensor, seeds: Sequence[int]) -> Tensor:
-        return torch.softmax(betas, dim=1)
+    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
+        return alphas
 
     def mean(self, beta: Tensor) -> Tensor:
         return self.alpha(beta)
@@ -86,35 +91,11 @@ class Softmax:
     def beta(self, theta: Tensor) -> Tensor:
         return theta
 
+    def bend(self, theta: Tensor) -> Tensor:
+        return torch.ones_like(theta)
+
     def note(self) -> dict[str, Any]:
         return {"name": self.name, "beta0": self.beta0}
-
-
-class _Drawn(torch.autograd.Function):
-    """What `torch.distributions.Dirichlet.rsample` does, with a seed for every row of a batch.
-
-    The distribution draws from the global generator alone, and walks back row by row.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, betas: Tensor, seeds: Sequence[int]) -> Tensor:
-        if not bool(torch.isfinite(betas).all()):  # what is drawn from it would look legal
-            raise ValueError(f"beta is not finite: {betas.tolist()}")
-        alphas = [
-            torch._sample_dirichlet(beta, torch.Generator().manual_seed(seed))
-            for beta, seed in zip(betas, seeds, strict=True)
-        ]
-        alpha = torch.stack(alphas)
-        ctx.save_for_backward(alpha, betas)
-        return alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
-        alpha, betas = ctx.saved_tensors
-        total = betas.sum(-1, keepdim=True).expand_as(betas)
-        each = torch._dirichlet_grad(alpha, betas, total)
-        return each * (slope - (alpha * slope).sum(-1, keepdim=True)), None
 
 
 @dataclass(frozen=True)
@@ -151,12 +132,19 @@ class Dirichlet:
     def alpha(self, beta: Tensor) -> Tensor:
         return (beta - 1) / (beta - 1).sum(dim=0, keepdim=True)
 
-    def sample(self, beta: Tensor, seed: int) -> Tensor:
-        return self.samples(beta[None], [seed])[0]
+    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
+        # What torch.distributions.Dirichlet.rsample does, which knows the global generator alone.
+        if not bool(torch.isfinite(beta).all()):  # what is drawn from it would look legal
+            raise ValueError(f"beta is not finite: {beta.tolist()}")
+        last = beta.movedim(0, -1)
+        alphas = torch.stack([torch._sample_dirichlet(last, chance) for chance in chances])
+        return alphas.movedim(-1, 1)
 
-    def samples(self, betas: Tensor, seeds: Sequence[int]) -> Tensor:
-        drawn: Tensor = _Drawn.apply(betas.movedim(1, -1), seeds)  # type: ignore[no-untyped-call]
-        return drawn.movedim(-1, 1)
+    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
+        samples = alphas.movedim(1, -1).contiguous()
+        betas = beta.movedim(0, -1).expand_as(samples)
+        total = betas.sum(-1, keepdim=True).expand_as(betas)
+        return torch._dirichlet_grad(samples, betas, total).movedim(-1, 1)
 
     def mean(self, beta: Tensor) -> Tensor:
         return beta / beta.sum(dim=0, keepdim=True)
@@ -172,6 +160,11 @@ class Dirichlet:
         if self.keep_above_one == "floor":
             return theta.clamp(min=1 + self.floor)
         return 1 + self.floor + torch.nn.functional.softplus(theta)
+
+    def bend(self, theta: Tensor) -> Tensor:
+        if self.keep_above_one == "floor":
+            return (theta >= 1 + self.floor).to(theta.dtype)
+        return torch.sigmoid(theta)
 
     def note(self) -> dict[str, Any]:
         return {

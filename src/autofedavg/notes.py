@@ -15,6 +15,7 @@ from autofedavg.forms import Form
 from autofedavg.layouts import no_counters
 
 Facts = dict[str, Any]
+NUMBERS = {float, int}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,12 @@ class Note:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values()) + len(json.dumps(self.facts))
+        size = 0
+        for array in self.arrays.values():
+            size += array.nbytes
+        # Python writes finite numbers as JSON does, and sooner: every step on beta has K answers.
+        numbers = NUMBERS.issuperset(map(type, self.facts.values()))
+        return size + len(repr(self.facts) if numbers else json.dumps(self.facts))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from torch import nn
 from autofedavg.averaging import Model
 from autofedavg.client import Problem
 from autofedavg.constraints import constraint
+from autofedavg.engines import stacked
 from autofedavg.engines.simulator import Simulator
 from autofedavg.engines.stacked import StackedCrew
 from autofedavg.engines.workers import Crew
@@ -161,3 +162,26 @@ def test_steps_on_beta_are_those_of_clients_who_work_alone(layers, gamma) -> Non
         moved = (found[1][name] - beta).norm()
         assert moved > 0
         assert (found[0][name] - found[1][name]).norm() < 0.05 * moved
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_steps_on_beta_do_not_depend_on_how_many_are_taken_at_a_time(most, monkeypatch) -> None:
+    everybody = thetas()
+    monkeypatch.setattr(stacked, "MOST_SLOTS", most)
+    fewer = thetas()
+    assert all(torch.equal(fewer[name], theta) for name, theta in everybody.items())
+
+
+def thetas() -> dict[str, torch.Tensor]:
+    """The second of two steps on beta, after a round of training."""
+    problem = Problem(vgg9, cifar_loss, {name: site(name) for name in SIZES}, "accuracy")
+    w, _ = problem.initial(Seeds(4))
+    beta = constraint({"name": "dirichlet"}).initial(len(SIZES))
+    how = {"gamma": {"name": "dirichlet"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
+    how |= {"mode": "eval", "data": "train"}
+    with Simulator(problem, BF16, Seeds(4), device="cuda", workers=1) as simulator:
+        federation = Federation(simulator)
+        bank, _ = federation.local_train(1, Model(w.values.cuda(), w.counters.cuda()), T=5)
+        federation.share_models(1, bank)
+        federation.update_beta(1, 1, beta, **how)
+        return federation.update_beta(1, 2, beta, **how)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from autofedavg.constraints import Dirichlet, Softmax
-from toy import float64
+from toy import float64, sampled
 
 GAMMAS = [Softmax(), Dirichlet(), Dirichlet(keep_above_one="softplus")]
 
@@ -22,7 +22,7 @@ def test_beta0_gives_even_weights(gamma, K, P):
 @pytest.mark.parametrize("gamma", GAMMAS, ids=["softmax", "floor", "softplus"])
 def test_alpha_sums_to_one_over_clients_in_every_layer(gamma):
     beta = float64([[2.0, 9.0], [3.5, 1.5], [6.0, 4.0]])
-    for alpha in (gamma.alpha(beta), gamma.sample(beta, seed=3), gamma.mean(beta)):
+    for alpha in (gamma.alpha(beta), sampled(gamma, beta, 3), gamma.mean(beta)):
         assert bool((alpha >= 0).all())
         torch.testing.assert_close(alpha.sum(dim=0), float64([1.0, 1.0]), rtol=0, atol=1e-14)
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from autofedavg.constraints import Softmax
-from toy import float64
+from toy import float64, sampled
 
 BETA = [0.3, -1.2, 2.0]
 
@@ -25,7 +25,7 @@ def test_layer_wise_is_the_formula_in_every_column():
 
 def test_a_learning_step_uses_the_same_weights_as_aggregation():
     beta = float64(BETA)
-    assert torch.equal(Softmax().sample(beta, seed=1), Softmax().alpha(beta))
+    assert torch.equal(sampled(Softmax(), beta, 1), Softmax().alpha(beta))
     assert torch.equal(Softmax().mean(beta), Softmax().alpha(beta))
 
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from autofedavg.algorithm import update_beta
 from autofedavg.constraints import Dirichlet, Softmax
 from autofedavg.workbench import Training, Workbench
-from toy import CPU, bank_of, float64, mlp, norm_net
+from toy import CPU, bank_of, by_pytorch, float64, mlp, norm_net
 
 K = 3
 SEED = 17
@@ -50,7 +50,7 @@ def batch():
 def oracle(network, layout, bank, beta, gamma, kind, mode):
     """The gradient in theta by autograd through the explicit mixture of K networks."""
     theta = gamma.free(beta).requires_grad_()
-    alpha = gamma.sample(gamma.beta(theta), SEED)
+    alpha = by_pytorch(gamma, gamma.beta(theta), SEED)
     layer = layout.layers(kind).names if kind else ()
     mixed = {}
     for name in layout.names:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from autofedavg.constraints import Dirichlet, Softmax, constraint
+from toy import sampled
 
 ANY = {"min_value": -500.0, "max_value": 500.0}
 LEGAL = {"min_value": 1.001, "max_value": 1e4}
@@ -34,7 +35,7 @@ def test_softmax_is_on_the_simplex_whatever_beta(beta):
 @given(beta=tensors(**LEGAL), seed=st.integers(0, 2**63 - 1))
 def test_dirichlet_is_on_the_simplex_for_every_legal_beta(beta, seed):
     gamma = Dirichlet()
-    for alpha in (gamma.alpha(beta), gamma.mean(beta), gamma.sample(beta, seed)):
+    for alpha in (gamma.alpha(beta), gamma.mean(beta), sampled(gamma, beta, seed)):
         assert alpha.shape == beta.shape
         assert_on_simplex(alpha)
 

@@ -14,6 +14,7 @@ from autofedavg.seeds import Purpose, Seeds
 from toy import (
     METRIC,
     DirectFleet,
+    by_pytorch,
     cross_entropy,
     make_client,
     mlp,
@@ -107,7 +108,7 @@ def copied(note):
     smooth=st.sampled_from([0.0, 2.0]),
     S=st.integers(1, 4),
 )
-def test_one_step_a_message_is_the_algorithm_of_old_to_the_bit(
+def test_one_step_a_message_is_algorithm_1_walked_back_by_autograd(
     constraint, weights, optimiser, keep, mode, smooth, S
 ):
     """Against LearnAggWeight written out in one piece, as it was before messages held steps."""
@@ -129,24 +130,25 @@ def test_one_step_a_message_is_the_algorithm_of_old_to_the_bit(
     bank, _ = federation.local_train(1, w0, T=1)
     beta = plan.gamma.initial(3, plan.layers.P if plan.layers else None)
     found = learn_agg_weight(federation, plan, 1, bank, beta)
-    assert torch.equal(found, of_old(fleet.clients, plan, bank, beta))
+    wanted = by_autograd(fleet.clients, plan, bank, beta)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
-def of_old(clients, plan, bank, beta):
+def by_autograd(clients, plan, bank, beta):
     step = plan.optimiser.start()
     for s in range(1, plan.S + 1):
-        theta_k = [old_step(client, plan, bank, beta, s) for client in clients.values()]
+        theta_k = [step_by_autograd(client, plan, bank, beta, s) for client in clients.values()]
         average = torch.stack(theta_k).mean(dim=0)
         beta = plan.gamma.beta(step(plan.gamma.free(beta), average))
     return beta
 
 
-def old_step(client, plan, bank, beta, s):
+def step_by_autograd(client, plan, bank, beta, s):
     seed = client.seeds.number(client.site, Purpose.ALPHA, 1, s)
     x = client.data.weight_batch(client.seeds, 1, s, plan.data, 4)
     theta = plan.gamma.free(beta).requires_grad_()
     with client._seeded(Purpose.NETWORK, 1, s):
-        alpha = plan.gamma.sample(plan.gamma.beta(theta), seed)
+        alpha = by_pytorch(plan.gamma, plan.gamma.beta(theta), seed)
         w = bank.combine(alpha, plan.layers)
         gradient, _ = client.workbench.differentiate(w, x, plan.mode)
     objective = (alpha * bank.project(gradient, plan.layers)).sum()

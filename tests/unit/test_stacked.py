@@ -165,9 +165,10 @@ def test_a_row_is_cut_within_its_layers(kind) -> None:
         numbers[start:stop] = p + 1
     row = torch.zeros(rows.stride)
     rows.put(numbers, row)
-    for start, size, p in rows.chunks(layers, 1000):
-        assert 0 < size <= 1000
-        assert (row[start : start + size] == p + 1).all()
+    for start, size, p in rows.chunks(layers, 1024):
+        assert 0 < size <= 1024
+        assert start % ALIGNED == size % ALIGNED == 0
+        assert set(row[start : start + size].unique().tolist()) <= {0, p + 1}  # and a gap
         row[start : start + size] = 0
     assert not row.any()
 
@@ -175,6 +176,17 @@ def test_a_row_is_cut_within_its_layers(kind) -> None:
 def test_without_layers_a_row_is_cut_from_end_to_end() -> None:
     rows = rows_of(vgg9(10))
     chunks = rows.chunks(None, 4096)
-    assert [start for start, _, _ in chunks] == list(range(0, rows.stride, 4096))
-    assert sum(size for _, size, _ in chunks) == rows.stride
+    ends = [start + size for start, size, _ in chunks]
+    assert [0, *ends] == [*[start for start, _, _ in chunks], rows.stride]
+    assert max(size for _, size, _ in chunks) == 4096
     assert {p for _, _, p in chunks} == {0}
+
+
+@pytest.mark.parametrize("kind", [None, "module"])
+def test_no_piece_is_of_convolutions_and_linear_layers(kind) -> None:
+    network = vgg9(10)
+    rows = rows_of(network)
+    assert rows.linear == rows.pieces["18.weight"].at
+    chunks = rows.chunks(Layout.of(network).layers(kind) if kind else None, 4096)
+    assert any(start == rows.linear for start, _, _ in chunks)
+    assert not any(start < rows.linear < start + size for start, size, _ in chunks)

@@ -83,28 +83,20 @@ class PlainStack:
     def hold(self, digest, values):
         self.bank = Bank(tuple("abc"), values, torch.zeros(len(values), 0, dtype=torch.int64))
 
-    def mix(self, clients, alpha, layers):
-        for k, weights in zip(clients, alpha, strict=True):
-            self.models[k] = self.bank.combine(weights, layers).values
-
-    def differentiate(self, work):
+    def weigh(self, work, alpha, layers):
         self.last = dict(work)
-        self.gradients, losses = {}, {}
-        for k, steps in work.items():
+        self.calls.append(("weigh", sorted(work)))
+        found = []
+        for (k, steps), weights in zip(work.items(), alpha, strict=True):
             (batch,) = self.batches(k, steps)
-            bench = self.clients[k].workbench
-            gradient, loss = bench.differentiate(
-                Model(self.models[k], no_counters(CPU)), batch, "eval"
-            )
-            self.gradients[k], losses[k] = gradient.clone(), loss.reshape(1)
-        self.calls.append(("differentiate", sorted(work)))
-        return torch.cat(list(losses.values()))
+            mixture = self.bank.combine(weights, layers)
+            gradient, loss = self.clients[k].workbench.differentiate(mixture, batch, "eval")
+            slopes = self.bank.project(gradient, layers)
+            found.append(torch.cat([loss.reshape(1).double(), slopes.reshape(-1)]))
+        return torch.stack(found)
 
     def prepare(self, work):
         self.prepared = dict(work)
-
-    def slopes(self, clients, layers):
-        return torch.stack([self.bank.project(self.gradients[k], layers) for k in clients])
 
     def batches(self, k, steps):
         images, labels = self.clients[k].data.pictures()

@@ -73,10 +73,10 @@ def _pictures(client: Client) -> PictureSite:
 
 
 class Draw(NamedTuple):
-    """A batch, and the seed of a sample of alpha."""
+    """A batch, and what a sample of alpha is drawn with: once."""
 
     batch: Steps
-    seed: int
+    chance: torch.Generator
 
 
 class StackedCrew(Crew):
@@ -161,46 +161,47 @@ class StackedCrew(Crew):
         work: dict[str, Draw] = {}
         for name in notes:
             try:
-                work[name] = self._drawn.get((name, t, s, split)) or self._draw(name, t, s, split)
+                ready = self._drawn.pop((name, t, s, split), None)
+                work[name] = ready or self._draw(name, t, s, split)
             except AutoFedAvgError as error:
                 answers[name] = Note({}, error_facts(error))
         if work:
             thetas, losses = self._weighed(work, next(iter(notes.values())))
-            for name, theta, loss in zip(work, thetas.unbind(), losses.unbind(), strict=True):
+            for name, theta, loss in zip(work, thetas.unbind(), losses, strict=True):
                 try:
                     answers[name] = self._clients[name].weighed(theta, loss, how)
                 except AutoFedAvgError as error:
                     answers[name] = Note({}, error_facts(error))
         return {name: answers[name] for name in notes}
 
-    def _weighed(self, work: Mapping[str, Draw], note: Note) -> tuple[Tensor, Tensor]:
+    def _weighed(self, work: Mapping[str, Draw], note: Note) -> tuple[Tensor, list[float]]:
         """Theta, and the loss, of every client that has a batch."""
         stack, how, some = self._stack(), note.facts, self._clients[next(iter(work))]
         t, s = int(how["t"]), int(how["s"])
         layers = some.workbench.layout.layers(how["layers"]) if how["layers"] else None
-        seeds = [draw.seed for draw in work.values()]
-        samples = Samples(note.arrays["beta"], constraint(how["gamma"]), seeds)
+        chances = [draw.chance for draw in work.values()]
+        samples = Samples(note.arrays["beta"], constraint(how["gamma"]), chances)
         bank = cast(Bank, some.shelf.bank(how["digest"]))
         stack.hold(how["digest"], bank.values)
         batches = {self._number[name]: draw.batch for name, draw in work.items()}
-        stack.mix(list(batches), samples.alpha, layers)
-        losses = stack.differentiate(batches)
-        slopes = stack.slopes(list(batches), layers)
-        # While the GPU works, the next step's batches are drawn, and follow it there.
+        pending = stack.weigh(batches, samples.alpha, layers)
+        # While the GPU works: the way back, and the next step's batches, which follow it there.
+        samples.way_back  # noqa: B018 - is remembered
         self._drawn = {
             (name, t, s + 1, how["data"]): self._draw(name, t, s + 1, how["data"]) for name in work
         }
         coming = zip(batches, self._drawn.values(), strict=True)
         stack.prepare({number: draw.batch for number, draw in coming})
-        thetas = samples.step(slopes.to("cpu", torch.float64), how["rate"], how["smoothing"])
-        return thetas, losses.cpu()
+        found = pending.cpu()
+        slopes = found[:, 1:].view(samples.alpha.shape)
+        return samples.step(slopes, how["rate"], how["smoothing"]), found[:, 0].tolist()
 
     def _draw(self, name: str, t: int, s: int, split: str) -> Draw:
         """What chance gives a client for a step on beta."""
         client = self._clients[name]
         size = client.workbench.training.batch_size
         batch = _pictures(client).weight_step(client.seeds, t, s, split, size)
-        return Draw(batch, client.seeds.number(name, Purpose.ALPHA, t, s))
+        return Draw(batch, client.seeds.generator(name, Purpose.ALPHA, t, s))
 
     def _steps(self, name: str, t: int, training: Training) -> Steps:
         """A client's batches of a round."""
@@ -226,6 +227,7 @@ class StackedCrew(Crew):
             lengths = [training.iterations or -(-n // training.batch_size) for n in cases]
             slots = slots_for(lengths, MOST_SLOTS)
             layers = _layers(clients[0]) or []
-            self._made = Stack(layers, layout, pictures, training.batch_size, slots)
+            width = min(len(clients), MOST_SLOTS)
+            self._made = Stack(layers, layout, pictures, training.batch_size, slots, width)
             log.info("%d clients take their steps together, %d at a time", len(clients), slots)
         return self._made

@@ -47,5 +47,5 @@ class FedAvg(Method):
         if t < self.redraw:
             return even_weights(federation)
         gamma = Dirichlet()
-        seed = federation.seeds.number("server", Purpose.ALPHA, t // self.redraw)
-        return gamma.sample(gamma.initial(federation.K), seed)
+        chance = federation.seeds.generator("server", Purpose.ALPHA, t // self.redraw)
+        return gamma.sample(gamma.initial(federation.K), [chance])[0]

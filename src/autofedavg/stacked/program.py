@@ -6,6 +6,7 @@ Tiles are the fastest of those measured on an H200 for VGG-9's layers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,38 +25,77 @@ DROPS = {"": 0, "channels": 1, "elements": 2}
 
 
 class Program:
-    """One step of the clients that are in a stack's slots.
+    """One step of the clients that are in the slots.
+
+    On the way back, the gradients of the weights are worked out beside those of the layers' inputs:
+    neither waits for the other, and what one kernel leaves of the GPU at its end the other has.
 
     Args:
         stack: whose memory it works on.
+        now: the clients in the slots.
+        table: who is in them at every step, one after another; None where they stay.
         learn: whether parameters take a step and dropout drops; else gradients are written.
         pull: whether the model that training started from pulls (FedProx).
+        halfway: launched beside when the linear layers have their gradients.
     """
 
-    def __init__(self, stack: Stack, learn: bool, pull: bool) -> None:
-        self._stack, self._learn, self._pull = stack, learn, pull
-        self._launches: list[Callable[[], Any]] = []
+    def __init__(
+        self,
+        stack: Stack,
+        now: Tensor,
+        table: Tensor | None,
+        learn: bool,
+        pull: bool = False,
+        halfway: Callable[[], None] | None = None,
+    ) -> None:
+        self._stack, self._now, self._slots = stack, now, len(now)
+        self._learn, self._pull = learn, pull
+        self._launches: list[Callable[[], None]] = []
+        self._taken = 0  # pieces of memory
         self._inputs: list[Tensor] = []  # of every layer
         self._outputs: list[Tensor] = []  # before the maxima
         self._ends: list[Tensor] = []  # after them
-        width = _power(stack.slots)
-        self._add(kernels.begin, (1,), stack.now, stack.at, stack.table, stack.slots, width)
+        width = _power(self._slots)
+        if table is not None:
+            self._add(kernels.begin, (1,), now, stack.at, table, self._slots, width)
         slope = self._loss(self._forward(self._pictures()))
-        self._backward(slope)
+        self._backward(slope, halfway)
+        self._join()
         if learn:
             self._descend()
-        self._add(kernels.advance, (1,), stack.now, stack.at, stack.steps, stack.slots, width)
+        if table is not None:
+            self._add(kernels.advance, (1,), now, stack.at, stack.steps, self._slots, width)
 
     def launch(self) -> None:
         for launch in self._launches:
             launch()
 
-    def _add(self, kernel: Any, grid: tuple[int, ...], *args: Any, **how: Any) -> None:
-        self._launches.append(lambda: kernel[grid](*args, **how))
+    def _add(
+        self, kernel: Any, grid: tuple[int, ...], *args: Any, beside: bool = False, **how: Any
+    ) -> None:
+        def launch() -> None:
+            kernel[grid](*args, **how)
+
+        self._launches.append(partial(self._stack.beside, launch) if beside else launch)
+
+    def _join(self) -> None:
+        """What comes now waits for all that is done beside."""
+        self._launches.append(self._stack.join)
 
     def _memory(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        stack = self._stack
-        return torch.zeros(stack.slots, stack.batch, *shape, dtype=dtype, device=stack.device)
+        """Memory of every slot's own, the next of the stack's.
+
+        A stack's programs ask for the same pieces in the same order, and run one at a time: they
+        share them. The stack keeps them, for a captured graph works where it was captured.
+        """
+        stack, number = self._stack, self._taken
+        self._taken += 1
+        if number == len(stack.memory):
+            stack.memory.append(torch.zeros(stack.width, *shape, dtype=dtype, device=stack.device))
+        return stack.memory[number][: self._slots]
+
+    def _like(self, other: Tensor) -> Tensor:
+        return self._memory(*other.shape[1:])
 
     def _of(self, matrix: Tensor, layer: Layer, part: str) -> Tensor:
         """A matrix of parameters from where a tensor begins in its first row on."""
@@ -69,10 +109,10 @@ class Program:
     def _pictures(self) -> Tensor:
         stack, shown = self._stack, self._stack.pictures.shown
         channels = len(shown.mean)
-        x = self._memory(shown.size, shown.size, channels)
+        x = self._memory(stack.batch, shown.size, shown.size, channels)
         self._add(
-            kernels.pictures, (stack.batch, stack.slots), stack.pictures.images, stack.picks,
-            stack.moves, stack.starts, stack.steps, stack.now, x, stack.mean, stack.scale,
+            kernels.pictures, (stack.batch, self._slots), stack.pictures.images, stack.picks,
+            stack.moves, stack.starts, stack.steps, self._now, x, stack.mean, stack.scale,
             stack.batch, shown.size, channels, shown.pad, _power(x[0, 0].numel()),
         )  # fmt: skip
         return x
@@ -83,29 +123,31 @@ class Program:
             if isinstance(layer, Convolution):
                 x = self._convolve(layer, x, salt)
             else:
+                if not self._learn and self._at(layer, "weight") == self._stack.rows.linear:
+                    self._join()  # linear layers are mixed beside
                 x = self._linear(layer, x, salt)
             self._ends.append(x)
         return x
 
     def _convolve(self, layer: Convolution, x: Tensor, salt: int) -> Tensor:
         stack, size = self._stack, layer.size
-        y = self._memory(size, size, layer.outputs)
+        y = self._memory(stack.batch, size, size, layer.outputs)
         M = stack.batch * size * size
         BN = min(layer.outputs, 256 if size <= 8 else TILE)
         BK = 32 if layer.inputs < FEW else min(layer.inputs, 64)
         self._add(
-            kernels.convolve, (M // TILE * (layer.outputs // BN), stack.slots), x,
-            self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, stack.now, M,
+            kernels.convolve, (M // TILE * (layer.outputs // BN), self._slots), x,
+            self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, self._now, M,
             stack.rows.stride, size, size, layer.inputs, layer.outputs, True, TILE, BN, BK,
             num_warps=4 if layer.outputs <= 64 else 8, num_stages=3 if BK == 64 else 4,
         )  # fmt: skip
         self._outputs.append(y)
         if not layer.pooled:
             return y
-        end = self._memory(size // 2, size // 2, layer.outputs)
+        end = self._memory(stack.batch, size // 2, size // 2, layer.outputs)
         elements = end[0].numel()
         self._add(
-            kernels.pool, (-(-elements // BLOCK), stack.slots), y, end, stack.now, stack.seeds,
+            kernels.pool, (-(-elements // BLOCK), self._slots), y, end, self._now, stack.seeds,
             stack.steps, salt, elements, size, size, layer.outputs,
             DROPS[layer.drop] if self._learn else 0, layer.keep, BLOCK,
         )  # fmt: skip
@@ -113,11 +155,12 @@ class Program:
 
     def _linear(self, layer: Linear, x: Tensor, salt: int) -> Tensor:
         stack = self._stack
-        y = self._memory(layer.outputs, dtype=torch.bfloat16 if layer.relu else torch.float32)
+        kind = torch.bfloat16 if layer.relu else torch.float32
+        y = self._memory(stack.batch, layer.outputs, dtype=kind)
         BN = 16 if layer.outputs <= 16 else 64
         self._add(
-            kernels.linear, (-(-layer.outputs // BN), stack.slots), x,
-            self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, stack.now,
+            kernels.linear, (-(-layer.outputs // BN), self._slots), x,
+            self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, self._now,
             stack.seeds, stack.steps, salt, stack.rows.stride, stack.batch, layer.inputs,
             layer.outputs, layer.relu, layer.keep if self._learn else 1.0, BN,
             min(TILE, layer.inputs), num_warps=4, num_stages=3,
@@ -127,41 +170,43 @@ class Program:
 
     def _loss(self, logits: Tensor) -> Tensor:
         stack, classes = self._stack, logits.shape[-1]
-        slope = torch.zeros_like(logits, dtype=torch.bfloat16)
+        slope = self._like(logits)
         self._add(
-            kernels.cross_entropy, (stack.slots,), logits, stack.pictures.labels, stack.picks,
-            stack.starts, stack.steps, stack.now, slope, stack.losses, stack.batch, classes,
+            kernels.cross_entropy, (self._slots,), logits, stack.pictures.labels, stack.picks,
+            stack.starts, stack.steps, self._now, slope, stack.losses, stack.batch, classes,
             max(16, _power(classes)),
         )  # fmt: skip
         return slope
 
     # --- backward --------------------------------------------------------------------------------
 
-    def _backward(self, slope: Tensor) -> None:
+    def _backward(self, slope: Tensor, halfway: Callable[[], None] | None) -> None:
         layers = self._stack.layers
         for index in reversed(range(len(layers))):
             layer, before = layers[index], layers[index - 1] if index else None
             if isinstance(layer, Linear):
                 slope = self._linear_back(layer, self._inputs[index], slope, before)
+                if halfway is not None and not isinstance(before, Linear):
+                    self._launches.append(partial(self._stack.beside, halfway))
             else:
                 slope = self._convolve_back(layer, index, slope, before)
 
     def _linear_back(self, layer: Linear, x: Tensor, dz: Tensor, before: Layer | None) -> Tensor:
-        stack, dx = self._stack, torch.zeros_like(x)
+        stack, dx = self._stack, self._like(x)
         after_linear = isinstance(before, Linear)
         keep = before.keep if isinstance(before, Linear) and self._learn else 1.0
         BM, BN = 16 if layer.outputs <= 16 else 64, min(TILE, layer.inputs)
         # First of the two: the other one changes the weights.
         self._add(
-            kernels.linear_back, (layer.inputs // BN, stack.slots), dz,
-            self._of(stack.s, layer, "weight"), x, dx, stack.now, stack.rows.stride, stack.batch,
+            kernels.linear_back, (layer.inputs // BN, self._slots), dz,
+            self._of(stack.s, layer, "weight"), x, dx, self._now, stack.rows.stride, stack.batch,
             layer.inputs, layer.outputs, after_linear, keep, BN, BM, num_warps=4, num_stages=3,
         )  # fmt: skip
         self._add(
-            kernels.linear_weights, (-(-layer.outputs // BM) * (layer.inputs // BN), stack.slots),
-            dz, x, stack.p, stack.m, stack.g, stack.s, stack.start, stack.how, stack.now,
+            kernels.linear_weights, (-(-layer.outputs // BM) * (layer.inputs // BN), self._slots),
+            dz, x, stack.p, stack.m, stack.g, stack.s, stack.start, stack.how, self._now,
             stack.rows.stride, self._at(layer, "weight"), self._at(layer, "bias"), stack.batch,
-            layer.inputs, layer.outputs, self._learn, self._pull, BM, BN, num_warps=4,
+            layer.inputs, layer.outputs, self._learn, self._pull, BM, BN, num_warps=4, beside=True,
         )  # fmt: skip
         return dx
 
@@ -171,36 +216,36 @@ class Program:
         stack, size, x = self._stack, layer.size, self._inputs[index]
         M = stack.batch * size * size
         dz = self._pool_back(layer, index, slope) if layer.pooled else slope
-        dx = torch.zeros_like(x)
+        dx = self._like(x)
         if isinstance(before, Convolution):
             BN = min(layer.inputs, TILE)
             self._add(
-                kernels.convolve_back, (M // TILE * (layer.inputs // BN), stack.slots), dz,
-                self._of(stack.s, layer, "weight"), x, dx, stack.now, M, stack.rows.stride, size,
+                kernels.convolve_back, (M // TILE * (layer.inputs // BN), self._slots), dz,
+                self._of(stack.s, layer, "weight"), x, dx, self._now, M, stack.rows.stride, size,
                 size, layer.inputs, layer.outputs, not before.pooled, TILE, BN,
                 min(layer.outputs, 64), num_warps=8, num_stages=3,
             )  # fmt: skip
         self._convolve_weights(layer, x, dz, M)
-        biases = torch.zeros(stack.slots, SUMS, layer.outputs, device=stack.device)
+        biases = self._memory(SUMS, layer.outputs, dtype=torch.float32)
         self._add(
-            kernels.convolve_bias, (SUMS, stack.slots), dz, biases, stack.now, M, layer.outputs,
-            SUMS, 16, num_warps=4,
+            kernels.convolve_bias, (SUMS, self._slots), dz, biases, self._now, M, layer.outputs,
+            SUMS, 16, num_warps=4, beside=True,
         )  # fmt: skip
         self._gather(biases, layer, "bias")
         return dx
 
     def _pool_back(self, layer: Convolution, index: int, slope: Tensor) -> Tensor:
-        stack, y, end = self._stack, self._outputs[index], self._ends[index]
-        dz, elements = torch.zeros_like(y), end[0].numel()
+        y, end = self._outputs[index], self._ends[index]
+        dz, elements = self._like(y), end[0].numel()
         self._add(
-            kernels.pool_back, (-(-elements // BLOCK), stack.slots), y, end, slope, dz, stack.now,
+            kernels.pool_back, (-(-elements // BLOCK), self._slots), y, end, slope, dz, self._now,
             elements, layer.size, layer.size, layer.outputs, layer.keep if self._learn else 1.0,
             BLOCK,
         )  # fmt: skip
         return dz
 
     def _convolve_weights(self, layer: Convolution, x: Tensor, dz: Tensor, M: int) -> None:
-        stack, few = self._stack, layer.inputs < FEW
+        few = layer.inputs < FEW
         if few:
             BM, BN, BK, split, warps, stages = min(layer.outputs, 32), 32, 128, 32, 4, 3
         elif layer.inputs < 64:
@@ -208,12 +253,13 @@ class Program:
         else:
             split = 4 if layer.size > 8 else 1
             BM, BN, BK, warps, stages = min(layer.outputs, TILE), 64, 64, 8, 3
-        parts = torch.zeros(stack.slots, split, layer.outputs, 9 * layer.inputs, device=dz.device)
+        parts = self._memory(split, layer.outputs, 9 * layer.inputs, dtype=torch.float32)
         tiles = layer.outputs // BM * (1 if few else 3 * (layer.inputs // BN))
         self._add(
             kernels.convolve_weights_few if few else kernels.convolve_weights,
-            (tiles, stack.slots, split), dz, x, parts, stack.now, M, layer.size, layer.size,
+            (tiles, self._slots, split), dz, x, parts, self._now, M, layer.size, layer.size,
             layer.inputs, layer.outputs, split, BM, BN, BK, num_warps=warps, num_stages=stages,
+            beside=True,
         )  # fmt: skip
         self._gather(parts, layer, "weight")
 
@@ -221,18 +267,18 @@ class Program:
         stack, count, elements = self._stack, parts.shape[1], parts[0, 0].numel()
         block = max(16, 4096 // count)
         self._add(
-            kernels.gather, (-(-elements // block), stack.slots), parts,
-            self._of(stack.g, layer, part), stack.now, elements, stack.rows.stride, count, block,
+            kernels.gather, (-(-elements // block), self._slots), parts,
+            self._of(stack.g, layer, part), self._now, elements, stack.rows.stride, count, block,
+            beside=True,
         )  # fmt: skip
 
     def _descend(self) -> None:
         """For the convolutions: linear layers have taken their step when this comes."""
         stack = self._stack
-        linear = next(layer for layer in stack.layers if isinstance(layer, Linear))
-        size = self._at(linear, "weight")
+        size = stack.rows.linear
         self._add(
-            kernels.descend, (-(-size // BLOCK), stack.slots), stack.p, stack.m, stack.g, stack.s,
-            stack.start, stack.how, stack.now, size, stack.rows.stride, self._pull, BLOCK,
+            kernels.descend, (-(-size // BLOCK), self._slots), stack.p, stack.m, stack.g, stack.s,
+            stack.start, stack.how, self._now, size, stack.rows.stride, self._pull, BLOCK,
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.averaging import Layers, Layout
-from autofedavg.stacked.layers import Convolution, Layer
+from autofedavg.stacked.layers import Convolution, Layer, Linear
 
 ALIGNED = 64
 LAST = (0, 2, 3, 1)  # channels last
@@ -48,8 +48,10 @@ class Rows:
                 entry = entries[f"{layer.name}.{part}"]
                 shape, order = _read(layer, part, tuple(entry.shape))
                 self.pieces[entry.name] = Piece(at, entry.start, entry.stop, shape, order)
-                at += -(-(entry.stop - entry.start) // ALIGNED) * ALIGNED
+                at += _aligned(entry.stop - entry.start)
         self.stride = at
+        linear = next(layer for layer in layers if isinstance(layer, Linear))
+        self.linear = self.pieces[f"{linear.name}.weight"].at  # where linear layers begin
 
     def put(self, values: Tensor, row: Tensor) -> None:
         """Writes a network's vector into a row."""
@@ -61,14 +63,17 @@ class Rows:
     def chunks(self, layers: Layers | None, most: int) -> list[tuple[int, int, int]]:
         """A row in pieces of at most so many numbers, each within a layer: (start, size, layer).
 
+        The gap behind a tensor goes with it.
+
         Args:
-            layers: None where all numbers are of one layer, 0.
-            most: numbers in a piece.
+            layers: None where all numbers are of one layer, 0; even so no piece has numbers of
+                convolutions and of linear layers.
+            most: numbers in a piece, a multiple of `ALIGNED`, as starts and sizes are then.
         """
-        segments = [(0, self.stride, 0)]
+        segments = [(0, self.linear, 0), (self.linear, self.stride - self.linear, 0)]
         if layers is not None:
             segments = [
-                (piece.at, piece.stop - piece.start, _layer(piece, layers))
+                (piece.at, _aligned(piece.stop - piece.start), _layer(piece, layers))
                 for piece in self.pieces.values()
             ]
         return [
@@ -84,6 +89,10 @@ class Rows:
             tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
             tensor.copy_(row[piece.at : piece.at + piece.stop - piece.start].view(tensor.shape))
         return values
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def _layer(piece: Piece, layers: Layers) -> int:

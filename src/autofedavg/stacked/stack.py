@@ -7,26 +7,23 @@ slots, and is one captured graph, from bytes to new parameters, without a word f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from autofedavg.averaging import Layers, Layout
-from autofedavg.stacked import kernels
 from autofedavg.stacked.layers import Layer
 from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.stacked.program import Program
 from autofedavg.stacked.rows import Rows
 from autofedavg.stacked.schedule import NOBODY, schedule
+from autofedavg.stacked.weighing import Weighing
 
-TILE = 16  # clients, or models, that a kernel of mixtures works on at a time
-WIDE, NARROW = 256, 128  # columns that it mixes, and multiplies, at a time
-CHUNK = 4096  # columns for which it is launched
 EMPTY = np.empty(0)
+NO_TABLE = np.empty((0, 0), np.int32)
 
 
 @dataclass(frozen=True)
@@ -39,32 +36,6 @@ class Pictures:
     starts: Sequence[int]  # where each client's pictures begin
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Rows of parameters in chunks, each within one layer: see `kernels.mixing`."""
-
-    count: int
-    first: Tensor
-    size: Tensor
-    layer: Tensor
-    belongs: Tensor  # (P, chunks): 1 where a chunk is of a layer
-
-    @classmethod
-    def of(cls, chunks: Sequence[tuple[int, int, int]], device: torch.device) -> Cut:
-        first, size, layer = (
-            torch.tensor(part, dtype=torch.int32) for part in zip(*chunks, strict=True)
-        )
-        belongs = (layer == torch.arange(int(layer.max()) + 1)[:, None]).float()
-        return cls(len(chunks), *(part.to(device) for part in (first, size, layer, belongs)))
-
-
-class Recorded(NamedTuple):
-    """A step as a graph. It works in the program's memory, which must not go to anybody else."""
-
-    graph: torch.cuda.CUDAGraph
-    program: Program
-
-
 class Stack:
     """The networks of some clients, which are told by their numbers.
 
@@ -73,14 +44,21 @@ class Stack:
         layout: of its vector.
         pictures: of all sites.
         batch: pictures in a batch.
-        slots: clients that take a step at a time.
+        slots: clients that take a training step at a time.
+        width: clients that take a step on the weights at a time, and no fewer than `slots`.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], layout: Layout, pictures: Pictures, batch: int, slots: int
+        self,
+        layers: Sequence[Layer],
+        layout: Layout,
+        pictures: Pictures,
+        batch: int,
+        slots: int,
+        width: int,
     ) -> None:
         self.layers, self.pictures = list(layers), pictures
-        self.batch, self.slots = batch, slots
+        self.batch, self.slots, self.width = batch, slots, width
         self.device = pictures.images.device
         self.rows = Rows(layers, layout)
         clients = len(pictures.starts)
@@ -95,11 +73,12 @@ class Stack:
         self.how = self._zeros(4)  # step size, momentum, weight decay, pull towards the start
         self.mean = torch.tensor(pictures.shown.mean, device=self.device)
         self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
-        self._held = ("", self.p)
-        self._ready: tuple[dict[int, Steps], int] = {}, 0
-        self._cuts: dict[object, Cut] = {}
-        self._numbers: dict[tuple[int, ...], Tensor] = {}
-        self._graphs: dict[tuple[bool, bool], Recorded] = {}
+        self._held, self._bank = "", self.p[:0]
+        self._weighing: tuple[object, Weighing] | None = None
+        self._ready: dict[int, Steps] = {}
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self.memory: list[Tensor] = []  # of programs, between layers
+        self._beside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._make_room(1)
 
     def put(self, client: int, values: Tensor) -> None:
@@ -126,80 +105,68 @@ class Stack:
         if pull:
             self.start.copy_(self.p)
         self.s.copy_(self.p)
-        self._ready = {}, 0
-        losses = self._carry_out(self._load(work, seeds), (True, pull))
+        self._ready = {}
+        table = schedule(tuple((k, len(steps.picks)) for k, steps in work.items()), self.slots)
+        self._load(work, seeds, table)
+        graph = self._recorded(pull)
+        self.rewind()
+        for _ in table:
+            graph.replay()
+        losses = self.losses.clone()
         lengths = [len(steps.picks) for steps in work.values()]
         return dict(zip(work, torch.split(losses[: sum(lengths)], lengths), strict=True))
 
     def hold(self, digest: str, values: Tensor) -> None:
         """Keeps w_1 .. w_K, (K, D), to be mixed; the same ones are kept once."""
-        if self._held[0] != digest:
-            bank = self._zeros(len(values), self.rows.stride)
-            for model, row in zip(values, bank, strict=True):
-                self.rows.put(model, row)
-            self._held = (digest, bank)
+        if self._held == digest:
+            return
+        if len(self._bank) != len(values):
+            self._bank = self._zeros(len(values), self.rows.stride)
+            self._weighing = None
+        for model, row in zip(values, self._bank, strict=True):
+            self.rows.put(model, row)
+        self._held = digest
 
-    def mix(self, clients: Sequence[int], alpha: Tensor, layers: Layers | None) -> None:
-        """Gives each client its mixture of what is held: alpha (n, K), or (n, K, P)."""
-        (n, K), cut = alpha.shape[:2], self._cut(layers)
-        weights = alpha.to(torch.float32).reshape(n, K, -1).permute(2, 0, 1).contiguous()
-        kernels.mix[cut.count, -(-n // TILE)](
-            self._held[1], weights.to(self.device, non_blocking=True), self.s,
-            self._rows(clients), cut.first, cut.size, cut.layer, self.rows.stride, n, K, TILE,
-            TILE, WIDE,
-        )  # fmt: skip
+    def weigh(self, work: Mapping[int, Steps], alpha: Tensor, layers: Layers | None) -> Tensor:
+        """Takes a step on the weights of what is held: see `Weighing`.
 
-    def slopes(self, clients: Sequence[int], layers: Layers | None) -> Tensor:
-        """dL/dalpha at the clients' mixtures: (n, K), or (n, K, P); on the GPU, and not awaited."""
-        n, K, cut = len(clients), len(self._held[1]), self._cut(layers)
-        parts = torch.empty(cut.count, n * K, device=self.device)
-        kernels.slopes[cut.count, -(-n // TILE), -(-K // TILE)](
-            self._held[1], self.g, parts, self._rows(clients), cut.first, cut.size,
-            self.rows.stride, n, K, TILE, TILE, NARROW,
-        )  # fmt: skip
-        if layers is None:
-            return parts.sum(0).view(n, K)
-        return (cut.belongs @ parts).view(-1, n, K).permute(1, 2, 0)
-
-    def _cut(self, layers: Layers | None) -> Cut:
-        key = layers and layers.segments
-        if key not in self._cuts:
-            self._cuts[key] = Cut.of(self.rows.chunks(layers, CHUNK), self.device)
-        return self._cuts[key]
-
-    def _rows(self, clients: Sequence[int]) -> Tensor:
-        """The clients' numbers on the GPU."""
-        key = tuple(clients)
-        if key not in self._numbers:
-            self._numbers = {key: torch.tensor(key, dtype=torch.int32, device=self.device)}
-        return self._numbers[key]
-
-    def differentiate(self, work: Mapping[int, Steps]) -> Tensor:
-        """The gradient of one batch each at the clients' mixtures, without dropout; the losses.
-
-        Neither is awaited.
+        Args:
+            work: one batch of every client that takes part.
+            alpha: at which weights, (n, K), or (n, K, P) layer-wise.
+            layers: for layer-wise weights.
         """
-        if not _same(self._ready[0], work):
+        if not _same(self._ready, work):
             self.prepare(work)
-        return self._carry_out(self._ready[1], (False, False))[: len(work)]
+        key = (tuple(work), layers and layers.segments)
+        if self._weighing is None or self._weighing[0] != key:
+            self._weighing = key, Weighing(self, self._bank, key[0], layers)
+        return self._weighing[1](alpha)
 
     def prepare(self, work: Mapping[int, Steps]) -> None:
-        """Sends the batches of the next `differentiate` ahead, to arrive when this one is done."""
-        self._ready = dict(work), self._load(work, dict.fromkeys(work, 0))
+        """Sends the batches of the next `weigh` ahead, to arrive when this one is done."""
+        self._load(work, dict.fromkeys(work, 0))
+        self._ready = dict(work)
 
-    def _carry_out(self, length: int, kind: tuple[bool, bool]) -> Tensor:
-        """So many steps of what is loaded; the losses, one client's after another's."""
-        graph = self._recorded(*kind).graph
+    def rewind(self) -> None:
+        """Back to the first of the batches that are loaded."""
         self.steps.zero_()
         self.at.zero_()
-        for _ in range(length):
-            graph.replay()
-        return self.losses.clone()
 
-    def _load(self, work: Mapping[int, Steps], seeds: Mapping[int, int]) -> int:
-        """Puts batches where the kernels find them; how many steps it takes to do them all."""
+    def beside(self, launch: Callable[[], None]) -> None:
+        """Launches kernels that need not wait for those which come now, until the next `join`."""
+        self._beside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._beside):
+            launch()
+
+    def join(self) -> None:
+        """What comes now waits for all that is done beside."""
+        torch.cuda.current_stream(self.device).wait_stream(self._beside)
+
+    def _load(
+        self, work: Mapping[int, Steps], seeds: Mapping[int, int], table: np.ndarray = NO_TABLE
+    ) -> None:
+        """Puts batches, and who does them when, where the kernels find them."""
         lengths = [len(steps.picks) for steps in work.values()]
-        table = schedule(tuple(zip(work, lengths, strict=True)), self.slots)
         first = np.cumsum([0, *lengths])[:-1]
         begin = self.pictures.starts
         picks = np.concatenate(
@@ -215,24 +182,25 @@ class Stack:
             ("picks", picks), ("moves", moves), ("table", table), ("starts", starts),
             ("seeds", salts),
         ):  # fmt: skip
-            if not np.array_equal(self._loaded.get(name, EMPTY), content):
+            if len(content) and not np.array_equal(self._loaded.get(name, EMPTY), content):
                 place = getattr(self, name)[: len(content)]
                 place.copy_(torch.from_numpy(content), non_blocking=True)
                 self._loaded[name] = content
-        return len(table)
 
     def _make_room(self, rows: int) -> None:
         """Memory for the batches of a round; graphs hold addresses, so they are made anew."""
         self._graphs.clear()
+        self._weighing = None
         self._loaded: dict[str, np.ndarray] = {}  # what of it is on the GPU
         self.picks = self._zeros(rows, self.batch, dtype=torch.int32)
         self.moves = self._zeros(rows, self.batch, dtype=torch.uint8)
         self.table = self._zeros(rows, self.slots, dtype=torch.int32)
         self.losses = self._zeros(rows)
 
-    def _recorded(self, learn: bool, pull: bool) -> Recorded:
-        if (learn, pull) not in self._graphs:
-            program = Program(self, learn, pull)
+    def _recorded(self, pull: bool) -> torch.cuda.CUDAGraph:
+        """A training step; with FedProx's pull, or without."""
+        if pull not in self._graphs:
+            program = Program(self, self.now, self.table, learn=True, pull=pull)
             loaded = self.table.clone()
             self.table.fill_(NOBODY)  # the first time is for compiling alone
             program.launch()
@@ -241,9 +209,8 @@ class Stack:
             with torch.cuda.graph(graph):
                 program.launch()
             self.table.copy_(loaded)
-            self.at.zero_()
-            self._graphs[learn, pull] = Recorded(graph, program)
-        return self._graphs[learn, pull]
+            self._graphs[pull] = graph
+        return self._graphs[pull]
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(*shape, dtype=dtype, device=self.device)
