@@ -31,7 +31,7 @@ FULL: dict[str, Measure] = {
     "report": lambda: reports.measure(runs=50, rounds=300, repetitions=3),
     "flare": lambda: flare.measure(rounds=5, steps=40),
     "flower": lambda: flower.measure(steps=30, stock_steps=8),
-    "gpu": lambda: gpu.measure(epochs=4, S=100, repetitions=5),
+    "gpu": lambda: gpu.measure(epochs=4, S=400, repetitions=5),
     "gpu volumes": lambda: gpu_volumes.measure(steps=100, repetitions=5),
 }
 QUICK: dict[str, Measure] = {

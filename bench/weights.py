@@ -91,7 +91,7 @@ def naive_step(bank: Bank) -> Run:
 
     def step() -> Tensor:
         beta = gamma.initial(len(parts)).requires_grad_()
-        alpha = gamma.sample(beta, 0).float()
+        alpha = torch.distributions.Dirichlet(beta).rsample().float()
         mixed: dict[str, Tensor] = {
             name: sum((alpha[k] * part[name] for k, part in enumerate(parts)), torch.zeros(()))
             for name in layout.names

@@ -15,7 +15,7 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import LOADERS, Study, parse_run
-from autofedavg.experiment.ledger import STUDY, read_json, read_toml, run_path
+from autofedavg.experiment.ledger import STUDY, in_order, read_json, read_toml, run_path
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
@@ -274,7 +274,8 @@ def _write_study(home: Path, study: Study) -> None:
         "name": study.name,
         "title": study.title,
         "baseline": study.baseline,
-        "runs": list(rows.values()),
+        "rows": list(study.rows),
+        "runs": in_order(rows, study.rows),
     }
     with disk_errors(home):
         home.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,29 @@ def test_runs_may_come_one_after_another(runs, tmp_path) -> None:
         assert path.is_dir() or twin.read_bytes() == path.read_bytes()
 
 
+def test_an_archive_can_be_archived(runs, tmp_path) -> None:
+    archive([runs], tmp_path / "one")
+    archive([tmp_path / "one"], tmp_path / "two")
+    for path in (tmp_path / "one").rglob("*"):
+        twin = tmp_path / "two" / path.relative_to(tmp_path / "one")
+        assert path.is_dir() or twin.read_bytes() == path.read_bytes()
+
+
+def test_rows_stand_as_in_the_study_whatever_came_first(tmp_path) -> None:
+    from tests_tiny import TINY
+
+    (tmp_path / "tiny.toml").write_text(TINY)
+    pieces = []
+    for row in ("n-dirichlet", "fedavg"):
+        study = read_study(tmp_path / "tiny.toml", only=[row])
+        pieces.append(run_study(study, tmp_path / row))
+        run_study(study, tmp_path / "runs")
+    for piece in pieces:
+        archive([piece], tmp_path / "out")
+    for home in (tmp_path / "runs" / "tiny", tmp_path / "out" / "tiny"):
+        assert [row.name for row in read_results([home]).rows] == ["fedavg", "n-dirichlet"]
+
+
 def test_what_cannot_be_archived(runs, tmp_path) -> None:
     archive([runs], tmp_path)
     taken = tmp_path / "tiny" / "fedavg" / "seed-0" / "rounds.jsonl"

@@ -16,6 +16,7 @@ from autofedavg.experiment.ledger import (
     SCORES_PACKED,
     STUDY,
     Ledger,
+    in_order,
     read_json,
     run_path,
     run_paths,
@@ -93,17 +94,20 @@ def _copy(run: Path, place: Path) -> None:
     partial.mkdir(parents=True)
     for name in KEPT:
         shutil.copyfile(run / name, partial / name)
-    # Without a time: the same scores make the same bytes.
-    packed = gzip.compress((run / SCORES).read_bytes(), mtime=0)
-    (partial / SCORES_PACKED).write_bytes(packed)
+    if (run / SCORES_PACKED).exists():  # from another archive
+        shutil.copyfile(run / SCORES_PACKED, partial / SCORES_PACKED)
+    else:
+        # Without a time: the same scores make the same bytes.
+        packed = gzip.compress((run / SCORES).read_bytes(), mtime=0)
+        (partial / SCORES_PACKED).write_bytes(packed)
     partial.rename(place)
 
 
 def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
     """Lists the archived runs in the archive's study.json, beside those that it lists."""
     content = read_json(home / STUDY)
-    known = read_json(place / STUDY)["runs"] if (place / STUDY).exists() else []
-    rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in known}
+    before = read_json(place / STUDY) if (place / STUDY).exists() else {"runs": []}
+    rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in before["runs"]}
     for row in content["runs"]:
         name = row["config"]["name"]
         listed = rows.setdefault(name, {**row, "jobs": []})
@@ -111,5 +115,6 @@ def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
             here = run_path(home, name, seed, fold) in runs
             if here and [fold, seed] not in listed["jobs"]:
                 listed["jobs"].append([fold, seed])
-    content["runs"] = [row for row in rows.values() if row["jobs"]]
+    there = {name: row for name, row in rows.items() if row["jobs"]}
+    content["runs"] = in_order(there, content.setdefault("rows", before.get("rows", [])))
     write_atomically(place / STUDY, json.dumps(content, indent=1).encode() + b"\n")

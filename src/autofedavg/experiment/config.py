@@ -38,6 +38,7 @@ class Study:
 
     Attributes:
         folds: the folds each row is run on, pooled in its numbers; empty without cross-validation.
+        rows: the names of all rows, in the order of a table; those that are not read among them.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Study:
         baseline: str,
         runs: Sequence[RunConfig],
         folds: Sequence[int] = (),
+        rows: Sequence[str] = (),
     ) -> None:
         self.name, self.title, self.baseline = name, title, baseline
+        self.rows = tuple(rows) or tuple(run.name for run in runs)
         self.seeds, self.runs, self.folds = tuple(seeds), tuple(runs), tuple(folds)
 
     def jobs(self) -> list[tuple[RunConfig, int | None, int]]:
@@ -153,7 +156,7 @@ def parse_study(
             where=f"{where}: study",
             remedy=did_you_mean(baseline, names),
         )
-    return Study(name, str(head.get("title", name)), used, baseline, runs, tested)
+    return Study(name, str(head.get("title", name)), used, baseline, runs, tested, names)
 
 
 def parse_run(values: Values, where: str) -> RunConfig:

@@ -18,7 +18,7 @@ import gzip
 import io
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,12 @@ def run_path(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
 def study_home(run: Path) -> Path | None:
     """The folder of the study that a run lies in: above its row, or above its row and fold."""
     return next((up for up in run.resolve().parents[1:3] if (up / STUDY).exists()), None)
+
+
+def in_order(rows: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """A study's rows in the order of these names; others come last, as they came."""
+    known = [rows[name] for name in names if name in rows]
+    return known + [row for name, row in rows.items() if name not in names]
 
 
 def run_paths(paths: Iterable[Path]) -> list[Path]:

@@ -16,9 +16,7 @@ def notes_of(results: Results) -> list[str]:
     notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
     tested = _tested(results)
     notes.append(f"n counts all cases of a site; tested are {tested}.")
-    counts = sorted({len(row.whole) for row in results.rows})
-    repeats = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
-    notes.append(f"Repeats (seeds) per row: {repeats}; ± is the standard deviation over them.")
+    notes.append(f"Repeats (seeds) {_repeats(results)}; ± is the standard deviation over them.")
     folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
     if folds:
         which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
@@ -69,6 +67,15 @@ def notes_of(results: Results) -> list[str]:
         for row in results.rows
         for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole))
     ]
+
+
+def _repeats(results: Results) -> str:
+    """How many a row has: said once, or of whom where rows differ."""
+    counts = sorted({len(row.whole) for row in results.rows}, reverse=True)
+    if len(counts) == 1:
+        return f"per row: {counts[0]}"
+    who = {n: ", ".join(r.label for r in results.rows if len(r.whole) == n) for n in counts}
+    return "per row: " + "; ".join(f"{n} of {labels}" for n, labels in who.items())
 
 
 def _tested(results: Results) -> str:
