@@ -17,9 +17,8 @@ from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.exchange import Exchange
-from autofedavg.experiment.config import LOADERS
 from autofedavg.experiment.desk import KINDS, Seen, Select
-from autofedavg.experiment.ledger import read_json, read_toml
+from autofedavg.experiment.ledger import LOADERS, read_json, read_toml
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import check_run, run

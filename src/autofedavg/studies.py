@@ -14,8 +14,8 @@ from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
 from autofedavg.errors import DataError, RunError
-from autofedavg.experiment.config import LOADERS, Study, parse_run
-from autofedavg.experiment.ledger import STUDY, in_order, read_json, read_toml, run_path
+from autofedavg.experiment.config import Study, parse_run
+from autofedavg.experiment.ledger import LOADERS, STUDY, in_order, read_json, read_toml, run_path
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run

@@ -55,7 +55,7 @@ class Tables(HTMLParser):
 
 def test_every_table_and_figure_has_its_files(written) -> None:
     tables = {path.name for path in (written / "tables").iterdir()}
-    for name in ("scores", "weights", "differences", "traffic", "time", "runs", "machines",
+    for name in ("scores", "weights", "differences", "traffic", "time", "speed", "runs", "machines",
                  "data", "settings", "settings-rows"):  # fmt: skip
         assert {f"{name}.{ending}" for ending in ("csv", "md", "tex", "json", "txt")} <= tables
     figures = sorted((written / "figures").iterdir())

@@ -29,7 +29,6 @@ from autofedavg.methods import METHODS
 from autofedavg.tasks import TASKS
 from autofedavg.workbench import Training
 
-LOADERS = "loaders"  # the task of a run that `federate` began
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

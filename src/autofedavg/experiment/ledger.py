@@ -27,6 +27,7 @@ from autofedavg.evaluation import ScoreRow
 
 SCHEMA = 1
 STUDY = "study.json"
+LOADERS = "loaders"  # the task of a run that `federate` began
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives
 PARTIAL = ".part"  # ends the name of a folder that is being copied
 REMEDY = "put it back from a copy, or leave this run out"

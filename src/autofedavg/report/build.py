@@ -14,7 +14,7 @@ from autofedavg.experiment.store import disk_errors, write_atomically
 from autofedavg.report import draw
 from autofedavg.report.cases import CaseTable, case_file, case_tables
 from autofedavg.report.classes import classes_table
-from autofedavg.report.costs import time_table, traffic_table
+from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.events import events_table
 from autofedavg.report.examples import Examples, example_cases
@@ -162,7 +162,7 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
         "weights": [weights_table(results)],
         "training": [events_table(results)],
         "cases": [differences_table(results)],
-        "costs": [traffic_table(results), time_table(results)],
+        "costs": [traffic_table(results), time_table(results), speed_table(results)],
         "origins": [
             runs_table(results),
             machines_table(results),

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from autofedavg.experiment.ledger import LOADERS
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table
 
@@ -40,7 +41,7 @@ def bytes_per_round(row: Row) -> dict[str, float]:
 
 def seconds_per_round(row: Row) -> dict[str, float]:
     """Kind -> mean seconds of a round; the rest is what the calls leave of the round's time."""
-    return _mean_of(split for repeat in row.repeats for split in _splits(repeat))
+    return _mean_of(split for repeat in row.repeats for _, split in _timed(repeat))
 
 
 def extra_traffic(row: Row) -> tuple[float, float] | None:
@@ -132,13 +133,53 @@ def time_table(results: Results) -> Table | None:
     return Table("time", "Seconds a round", heads, tuple(rows), notes, decimals=3)
 
 
+def speed_table(results: Results) -> Table | None:
+    """How fast clients train: steps, what one takes, cases a second."""
+    rows = []
+    for row in results.rows:
+        seconds = steps = cases = rounds = 0.0
+        for repeat in row.repeats:
+            for line, split in _timed(repeat):
+                work = _work(repeat, line["loss"])
+                seconds, rounds = seconds + split["training"], rounds + 1
+                steps, cases = steps + work[0], cases + work[1]
+        if steps and seconds:
+            a_round, step, rate = steps / rounds, 1e3 * seconds / steps, cases / seconds
+            told = (a_round, f"{a_round:.0f}"), (step, f"{step:.3g}"), (rate, f"{rate:.0f}")
+            rows.append((row.label, tuple(Cell(value, text=text) for value, text in told)))
+    if not rows:
+        return None
+    notes = (
+        "Steps of all sites, a batch of one site each. What one takes is the time of training, "
+        "from asking the sites to the last answer, over all their steps: sites that work at the "
+        "same time share it. Without the first round of each start.",
+    )
+    heads = ("steps a round", "a step, ms", "cases a second")
+    return Table("speed", "Training speed", heads, tuple(rows), notes)
+
+
+def _work(repeat: Repeat, trained: Iterable[str]) -> tuple[float, float]:
+    """Steps and cases of the sites that trained in a round; none where settings do not tell."""
+    training, known = repeat.config.get("training", {}), repeat.environment["data"]["cases"]
+    # FedMA trains its last layer longer, and loaders have batches of their own.
+    other = repeat.config["method"]["name"] == "fedma" or repeat.config["task"]["name"] == LOADERS
+    if other or "batch_size" not in training:
+        return 0.0, 0.0
+    n_k = [int(known[site]["train"]) for site in trained]
+    size = int(training["batch_size"])
+    if steps := int(training.get("iterations", 0)):
+        return float(steps * len(n_k)), float(steps * size * len(n_k))
+    epochs = int(training.get("epochs", 0))
+    return float(epochs * sum(-(-n // size) for n in n_k)), float(epochs * sum(n_k))
+
+
 def _models_a_call(method: Mapping[str, Any], K: int) -> int:
     """Models, and gradients as large, that a LearnAggWeight call moves per client."""
     return 2 * int(method["S"]) if method.get("learning") == "server" else K - 1
 
 
-def _splits(repeat: Repeat) -> Iterable[dict[str, float]]:
-    """The split of every round whose length is known: the time since the round before."""
+def _timed(repeat: Repeat) -> Iterable[tuple[dict[str, Any], dict[str, float]]]:
+    """Every round whose length is known, and where it went: the time since the round before."""
     starts = {int(entry["after_round"]) for entry in repeat.environment.get("resumed", [])}
     for before, line in zip(repeat.rounds, repeat.rounds[1:], strict=False):
         if "calls" not in line or before["t"] in starts:
@@ -148,7 +189,7 @@ def _splits(repeat: Repeat) -> Iterable[dict[str, float]]:
             for kind, calls in SECONDS.items()
         }
         split[REST] = max(0.0, line["time"] - before["time"] - sum(split.values()))
-        yield split
+        yield line, split
 
 
 def _both(cost: Mapping[str, Any]) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from autofedavg.errors import ConfigError, RunError, did_you_mean
-from autofedavg.experiment.config import LOADERS, parse_run
+from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.desk import KINDS
-from autofedavg.experiment.ledger import read_toml
+from autofedavg.experiment.ledger import LOADERS, read_toml
 from autofedavg.experiment.models import load_network, local_name
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.store import RunFolder, find_runs
