@@ -39,7 +39,7 @@ class BadAnswer(Exception):
         self.reason, self.remedy, self.error = reason, remedy, error
 
 
-def weighed(answer: Note) -> int:
+def size_of(answer: Note) -> int:
     """The bytes of an answer, if it is a note at all: named tensors and plain values."""
     try:
         for name in (*answer.arrays, *answer.facts):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from autofedavg.answers import BadAnswer, refuse_error, weighed
+from autofedavg.answers import BadAnswer, refuse_error, size_of
 from autofedavg.errors import FederationError, printable
 from autofedavg.exchange import Exchange
 from autofedavg.notes import Fleet, Lost, Note, Traffic, total_bytes
@@ -157,7 +157,7 @@ class Calls:
     ) -> Note | None:
         """Reads an answer; what the client is sent next if it lacks something."""
         try:
-            cost.up += weighed(answer)
+            cost.up += size_of(answer)
             refuse_error(answer)
             mended = ask.mends.get(name, 0)
             more = None if over or mended == MENDS else ask.mend(name, answer)

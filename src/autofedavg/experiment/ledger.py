@@ -19,6 +19,7 @@ import io
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,11 @@ class Ledger:
             content = gzip.decompress(packed.read_bytes())
         else:
             return []
-        return [
-            ScoreRow(**{**row, "value": float(row["value"])})  # type: ignore[arg-type]
-            for row in csv.DictReader(io.StringIO(content.decode(), newline=""))
-        ]
+        lines = csv.reader(io.StringIO(content.decode(), newline=""))
+        heads = next(lines, [])
+        parts = itemgetter(*(heads.index(name) for name in ScoreRow._fields))
+        rows = (parts(line) for line in lines if line)
+        return [ScoreRow._make((*words, float(value))) for *words, value in rows]
 
 
 class Rounds:
