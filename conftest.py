@@ -9,4 +9,5 @@ os.environ["AUTOFEDAVG_CACHE"] = str(Path(__file__).parent / ".pytest_cache" / "
 # Doctests are looked for in every module, and these need Triton, which comes with CUDA.
 if find_spec("triton") is None:
     stacked = "src/autofedavg/stacked"
-    collect_ignore_glob = [f"{stacked}/kernels/*", f"{stacked}/program.py", f"{stacked}/stack.py"]
+    files = ("kernels/*", "program.py", "stack.py", "weighing.py")
+    collect_ignore_glob = [f"{stacked}/{name}" for name in files]

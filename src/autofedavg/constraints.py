@@ -34,7 +34,10 @@ class Constraint(Protocol):
         """The weights used for aggregation: Eq. 4, or the mode of Eq. 6."""
 
     def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
-        """The weights used for learning steps from one beta, a row for each: (n, K[, P])."""
+        """The weights used for learning steps from one beta, a row for each: (n, K[, P]).
+
+        Not to be differentiated: `sensitivity` says how they move.
+        """
 
     def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
         """What samples alphas move by with beta: d alpha_i / d beta_k = it_k (1[i = k] - alpha_i).
@@ -77,7 +80,7 @@ class Softmax:
         return torch.softmax(beta, dim=0)
 
     def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
-        return self.alpha(beta).expand(len(chances), *beta.shape)
+        return self.alpha(beta).repeat(len(chances), *[1] * beta.dim())
 
     def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
         return alphas

@@ -83,6 +83,21 @@ def test_rows_stand_as_in_the_study_whatever_came_first(tmp_path) -> None:
         assert [row.name for row in read_results([home]).rows] == ["fedavg", "n-dirichlet"]
 
 
+def test_runs_of_an_older_version_leave_the_order_alone(runs, tmp_path) -> None:
+    archive([runs / "n-dirichlet"], tmp_path / "out")
+    order = json.loads((runs / "study.json").read_text())["rows"]
+    assert len(order) > 2
+    archive([runs / "fedavg"], tmp_path / "old")
+    listed = tmp_path / "old" / "tiny" / "study.json"
+    content = json.loads(listed.read_text())
+    del content["rows"]  # as it was before rows were told
+    listed.write_text(json.dumps(content))
+    archive([tmp_path / "old"], tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "tiny" / "study.json").read_text())
+    assert [row["config"]["name"] for row in found["runs"]] == ["fedavg", "n-dirichlet"]
+    assert found["rows"] == order
+
+
 def test_what_cannot_be_archived(runs, tmp_path) -> None:
     archive([runs], tmp_path)
     taken = tmp_path / "tiny" / "fedavg" / "seed-0" / "rounds.jsonl"

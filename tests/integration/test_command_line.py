@@ -127,7 +127,7 @@ def test_unfinished_runs_are_named_and_not_counted(study_folder, tmp_path, say) 
     code, out, _ = say("report", copy)
     assert code == 0
     assert "FedAvg, seed 1: interrupted, not counted." in out
-    assert "per row: 2 of Local only, Auto-FedAvg-N-Dirichlet; 1 of FedAvg; ±" in out
+    assert "per row: 2 of Local only / Auto-FedAvg-N-Dirichlet; 1 of FedAvg; ±" in out
 
 
 def test_existing_run_folder_is_refused_before_anything_is_touched(

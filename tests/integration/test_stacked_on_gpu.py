@@ -1,11 +1,13 @@
 """Clients that take their steps together on a real GPU, against the workbench and themselves."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from autofedavg.averaging import Model
+from autofedavg.averaging import Bank, Model
 from autofedavg.client import Problem
 from autofedavg.constraints import constraint
 from autofedavg.engines import stacked
@@ -44,8 +46,8 @@ def steady() -> nn.Module:
     return network
 
 
-def site(name: str) -> CifarSite:
-    n = SIZES[name]
+def site(name: str, n: int = 0) -> CifarSite:
+    n = n or SIZES[name]
     random = np.random.default_rng(n)
     labels = random.integers(10, size=n).astype(np.uint8)
     shade = (labels * 20)[:, None, None, None]
@@ -172,16 +174,84 @@ def test_steps_on_beta_do_not_depend_on_how_many_are_taken_at_a_time(most, monke
     assert all(torch.equal(fewer[name], theta) for name, theta in everybody.items())
 
 
+HOW = {"gamma": {"name": "dirichlet"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
+HOW |= {"mode": "eval", "data": "train"}
+
+
 def thetas() -> dict[str, torch.Tensor]:
     """The second of two steps on beta, after a round of training."""
-    problem = Problem(vgg9, cifar_loss, {name: site(name) for name in SIZES}, "accuracy")
-    w, _ = problem.initial(Seeds(4))
-    beta = constraint({"name": "dirichlet"}).initial(len(SIZES))
-    how = {"gamma": {"name": "dirichlet"}, "layers": None, "rate": 1.0, "smoothing": 0.0}
-    how |= {"mode": "eval", "data": "train"}
-    with Simulator(problem, BF16, Seeds(4), device="cuda", workers=1) as simulator:
-        federation = Federation(simulator)
-        bank, _ = federation.local_train(1, Model(w.values.cuda(), w.counters.cuda()), T=5)
+    beta = constraint(HOW["gamma"]).initial(len(SIZES))
+    with begun() as (federation, w):
+        bank, _ = federation.local_train(1, w, T=5)
         federation.share_models(1, bank)
-        federation.update_beta(1, 1, beta, **how)
-        return federation.update_beta(1, 2, beta, **how)
+        federation.update_beta(1, 1, beta, **HOW)
+        return federation.update_beta(1, 2, beta, **HOW)
+
+
+@contextmanager
+def begun(names=SIZES, sizes=SIZES):
+    """A federation on the GPU, and the model it starts from."""
+    sites = {name: site(name, sizes[name]) for name in names}
+    problem = Problem(vgg9, cifar_loss, sites, "accuracy")
+    w, _ = problem.initial(Seeds(4))
+    with Simulator(problem, BF16, Seeds(4), device="cuda", workers=1) as simulator:
+        yield Federation(simulator), Model(w.values.cuda(), w.counters.cuda())
+
+
+def test_steps_on_beta_leave_training_alone() -> None:
+    """They share memory with it: a round after them has the bits of one without them."""
+    beta = constraint(HOW["gamma"]).initial(len(SIZES))
+    banks = []
+    for weigh in (False, True):
+        with begun() as (federation, w):
+            bank, _ = federation.local_train(1, w, T=5)
+            if weigh:
+                federation.share_models(1, bank)
+                federation.update_beta(1, 1, beta, **HOW)
+            banks.append(federation.local_train(2, w, T=5)[0].values.clone())
+    assert torch.equal(*banks)
+
+
+def test_models_of_other_clients_than_before_are_mixed() -> None:
+    """With fewer models in a second round, the step is that of a federation which had no more."""
+    few = ["b", "c", "d"]
+    beta = constraint(HOW["gamma"]).initial(len(few))
+    with begun() as (federation, w):
+        bank, _ = federation.local_train(1, w, T=5)
+        federation.share_models(1, bank)
+        federation.update_beta(1, 1, constraint(HOW["gamma"]).initial(len(SIZES)), **HOW)
+        bank, _ = federation.local_train(2, w, T=5)
+        left = Bank.gather({name: bank[name] for name in few})
+        federation.share_models(2, left)
+        found = federation.update_beta(2, 1, beta, **HOW)
+    with begun(few) as (federation, w):
+        bank, _ = federation.local_train(2, w, T=5)
+        federation.share_models(2, bank)
+        wanted = federation.update_beta(2, 1, beta, **HOW)
+    assert list(found) == few
+    assert all(torch.equal(found[name], theta) for name, theta in wanted.items())
+
+
+@pytest.mark.parametrize("layers", [None, "module"])
+@pytest.mark.parametrize("n", [5, 20])
+def test_mixtures_and_slopes_are_those_of_float64(n, layers) -> None:
+    """More than sixteen clients need more than one tile of every kernel."""
+    sizes = {f"{k:02d}": 64 + k for k in range(n)}
+    with begun(sizes, sizes) as (federation, w):
+        bank, _ = federation.local_train(1, w, T=5)
+        crew = federation.fleet._crews[0]
+        stack, layout = crew._stack(), next(iter(crew._clients.values())).workbench.layout
+        parts = layout.layers(layers) if layers else None
+        shape = (n, n, parts.P) if parts else (n, n)
+        alpha = torch.rand(shape, generator=torch.Generator().manual_seed(3))
+        alpha = (alpha / alpha.sum(dim=1, keepdim=True)).double()
+        stack.hold("some", bank.values)
+        work = {k: crew._draw(name, 1, 1, "train").batch for name, k in crew._number.items()}
+        found = stack.weigh(work, alpha, parts).cpu()[:, 1:].view(shape)
+        exact = Bank(bank.sites, bank.values.double(), bank.counters)
+        for k in range(n):
+            mixed = exact.combine(alpha[k].cuda(), parts).values.to(torch.bfloat16)
+            off = stack.rows.take(stack.s[k]) != mixed
+            assert off.float().mean() < 1e-3  # numbers that round to the other side
+            wanted = exact.project(stack.rows.take(stack.g[k]).double(), parts)
+            assert (found[k] - wanted).abs().max() < 1e-5 * wanted.abs().max()

@@ -237,6 +237,30 @@ def test_steps_on_beta_are_those_of_clients_who_work_alone(crew, facts) -> None:
     assert not torch.equal(thetas[0], thetas[1])
 
 
+def test_a_step_that_is_asked_for_again_is_the_same_step(crew) -> None:
+    notes = changed(ready_to_weigh(crew._clients), s=2)
+    crew.answer("update_beta", changed(notes, s=1))  # what step 2 draws is drawn ahead
+    first, again = (crew.answer("update_beta", notes) for _ in range(2))
+    alone = crew.answer("update_beta", {"b": notes["b"]})
+    for name, note in first.items():
+        assert torch.equal(again[name].arrays["theta"], note.arrays["theta"])
+    assert torch.equal(alone["b"].arrays["theta"], first["b"].arrays["theta"])
+
+
+def test_a_loss_at_a_mixture_that_is_not_finite_is_that_clients_error(crew, monkeypatch) -> None:
+    def spoilt(self, work, alpha, layers):
+        found = weigh(self, work, alpha, layers)
+        found[1, 0] = torch.inf
+        return found
+
+    weigh = PlainStack.weigh
+    monkeypatch.setattr(PlainStack, "weigh", spoilt)
+    answers = crew.answer("update_beta", changed(ready_to_weigh(crew._clients), s=3))
+    assert "the loss is inf" in answers["b"].facts["error"]
+    assert "client b, update_beta, round" in answers["b"].facts["where"]
+    assert "theta" in answers["a"].arrays
+
+
 def test_the_next_steps_batches_are_sent_ahead_and_used(crew) -> None:
     for s in (2, 3):
         crew.answer("update_beta", changed(ready_to_weigh(crew._clients), s=s))

@@ -116,5 +116,6 @@ def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
             if here and [fold, seed] not in listed["jobs"]:
                 listed["jobs"].append([fold, seed])
     there = {name: row for name, row in rows.items() if row["jobs"]}
-    content["runs"] = in_order(there, content.setdefault("rows", before.get("rows", [])))
+    order = content.get("rows") or before.get("rows", [])
+    content |= {"rows": order, "runs": in_order(there, order)}
     write_atomically(place / STUDY, json.dumps(content, indent=1).encode() + b"\n")

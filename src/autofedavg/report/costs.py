@@ -140,7 +140,7 @@ def speed_table(results: Results) -> Table | None:
         seconds = steps = cases = rounds = 0.0
         for repeat in row.repeats:
             for line, split in _timed(repeat):
-                work = _work(repeat, line["loss"])
+                work = _work(repeat, line.get("loss", {}))
                 seconds, rounds = seconds + split["training"], rounds + 1
                 steps, cases = steps + work[0], cases + work[1]
         if steps and seconds:
@@ -165,7 +165,7 @@ def _work(repeat: Repeat, trained: Iterable[str]) -> tuple[float, float]:
     other = repeat.config["method"]["name"] == "fedma" or repeat.config["task"]["name"] == LOADERS
     if other or "batch_size" not in training:
         return 0.0, 0.0
-    n_k = [int(known[site]["train"]) for site in trained]
+    n_k = [int(known.get(site, {}).get("train", 0)) for site in trained]
     size = int(training["batch_size"])
     if steps := int(training.get("iterations", 0)):
         return float(steps * len(n_k)), float(steps * size * len(n_k))

@@ -74,7 +74,7 @@ def _repeats(results: Results) -> str:
     counts = sorted({len(row.whole) for row in results.rows}, reverse=True)
     if len(counts) == 1:
         return f"per row: {counts[0]}"
-    who = {n: ", ".join(r.label for r in results.rows if len(r.whole) == n) for n in counts}
+    who = {n: " / ".join(r.label for r in results.rows if len(r.whole) == n) for n in counts}
     return "per row: " + "; ".join(f"{n} of {labels}" for n, labels in who.items())
 
 

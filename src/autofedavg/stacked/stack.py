@@ -123,6 +123,7 @@ class Stack:
         if len(self._bank) != len(values):
             self._bank = self._zeros(len(values), self.rows.stride)
             self._weighing = None
+        self._held = ""
         for model, row in zip(values, self._bank, strict=True):
             self.rows.put(model, row)
         self._held = digest
@@ -202,6 +203,7 @@ class Stack:
         if pull not in self._graphs:
             program = Program(self, self.now, self.table, learn=True, pull=pull)
             loaded = self.table.clone()
+            self.rewind()
             self.table.fill_(NOBODY)  # the first time is for compiling alone
             program.launch()
             torch.cuda.synchronize(self.device)

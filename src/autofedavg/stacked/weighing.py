@@ -91,6 +91,7 @@ class Weighing:
             with torch.cuda.graph(graph):
                 self._launch()
             self._graph = graph
+            self._programs.clear()  # the graph has what they launched
         self._graph.replay()
         return self._found
 
