@@ -10,12 +10,12 @@ import torch
 from autofedavg.algorithm import learn_agg_weight
 from autofedavg.averaging import Model
 from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.client import Problem
 from autofedavg.constraints import Dirichlet
 from autofedavg.engines.simulator import Simulator
 from autofedavg.federation import Federation
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.plan import Plan
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss

@@ -14,12 +14,12 @@ from torch import nn
 
 from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.client import LocalData, Problem
 from autofedavg.constraints import Dirichlet
 from autofedavg.engines.simulator import Simulator
 from autofedavg.federation import Federation
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.plan import Plan
+from autofedavg.problem import LocalData, Problem
 from autofedavg.seeds import Seeds
 from bench import weights
 from bench.table import Row, Section

@@ -10,9 +10,9 @@ from multiprocessing.connection import Connection
 import torch
 
 from autofedavg.algorithm import Round, fed_avg
-from autofedavg.client import Problem
 from autofedavg.engines.simulator import Simulator
 from autofedavg.federation import Federation
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training
 from bench.table import Row, Section

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from autofedavg.client import CaseScore, LocalData, Problem
 from autofedavg.engines.simulator import Hands, choose_hands, is_heavy
+from autofedavg.problem import CaseScore, LocalData, Problem
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import loss, network

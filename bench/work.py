@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from autofedavg.client import CaseScore, LocalData, Problem
+from autofedavg.problem import CaseScore, LocalData, Problem
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.workbench import Training
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.client import CaseScore, Client, Problem
+from autofedavg.client import Client
 from autofedavg.constraints import Constraint
 from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.notes import Lost, Note
+from autofedavg.problem import CaseScore, Problem
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Training, Workbench

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from autofedavg.client import Problem
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.exchange import Exchange
@@ -27,6 +26,7 @@ from autofedavg.loaders import METRIC, LoaderData, LoaderSite, Score
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.method import Method
 from autofedavg.methods import METHODS
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.workbench import Loss, Training
 

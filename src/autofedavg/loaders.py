@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from autofedavg.client import CaseScore
 from autofedavg.errors import DataError
+from autofedavg.problem import CaseScore
 from autofedavg.seeds import Purpose, Seeds, every_seed
 from autofedavg.workbench import Batch, Training
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autofedavg.client import Problem
 from autofedavg.engines import ENGINES, REMOTE
 from autofedavg.engines.remote.job import WAIT
 from autofedavg.errors import ConfigError
@@ -16,6 +15,7 @@ from autofedavg.exchange import Exchange
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json
 from autofedavg.federation import Federation
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autofedavg.client import Problem
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
@@ -22,6 +21,7 @@ from autofedavg.experiment.run import check_run
 from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.observers import Observer
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import checked_device

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 from torch import nn
 
-from autofedavg.client import Problem
 from autofedavg.errors import ConfigError
+from autofedavg.problem import Problem
 from autofedavg.settings import Settings
 
 Progress = Callable[[str, int, int], None]

@@ -85,7 +85,7 @@ class Training(Settings):
 class Workbench:
     """A network, its flat state and its optimiser, used by every client of a worker in turn.
 
-    On a GPU, steps of a `steady` one (see `client.Problem`) are recorded and replayed.
+    On a GPU, steps of a `steady` one (see `problem.Problem`) are recorded and replayed.
     """
 
     def __init__(

@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Model
-from autofedavg.client import Problem
 from autofedavg.engines.simulator import Simulator
 from autofedavg.federation import Federation
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite
 from autofedavg.methods import METHODS
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.workbench import Training

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, Training, federate, read_study, run_study
 from autofedavg.algorithm import Round
-from autofedavg.client import CaseScore, Problem
 from autofedavg.engines.simulator import Simulator
 from autofedavg.ensemble import Ensemble
 from autofedavg.errors import ConfigError
@@ -23,6 +22,7 @@ from autofedavg.method import Method, size_weights
 from autofedavg.methods.ensemble import EnsembleMethod
 from autofedavg.methods.fedma import FedMA
 from autofedavg.networks.vgg9 import vgg9
+from autofedavg.problem import CaseScore, Problem
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
 from autofedavg.seeds import Purpose, Seeds

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from autofedavg.averaging import Bank, Model
-from autofedavg.client import Problem
 from autofedavg.constraints import constraint
 from autofedavg.engines import stacked
 from autofedavg.engines.simulator import Simulator
@@ -16,6 +15,7 @@ from autofedavg.engines.stacked import StackedCrew
 from autofedavg.engines.workers import Crew
 from autofedavg.federation import Federation
 from autofedavg.networks.vgg9 import vgg9
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss

@@ -9,7 +9,6 @@ import torch
 from autofedavg.algorithm import Round, among, auto_fedavg, fed_avg
 from autofedavg.averaging import Bank
 from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.client import Problem
 from autofedavg.constraints import Dirichlet, Softmax
 from autofedavg.errors import FederationError
 from autofedavg.federation import Federation
@@ -17,6 +16,7 @@ from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.local_only import LocalOnly
 from autofedavg.plan import Plan
+from autofedavg.problem import Problem
 from toy import (
     METRIC,
     TRAINING,

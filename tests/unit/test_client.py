@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from autofedavg.averaging import Bank
-from autofedavg.client import Problem
 from autofedavg.errors import AutoFedAvgError, DataError
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Note, arrays_of, model_of
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.shelves import MemoryShelf
 from toy import (

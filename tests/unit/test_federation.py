@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from autofedavg.averaging import Bank, Model
-from autofedavg.client import Problem
 from autofedavg.errors import FederationError
 from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Lost, Note
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.shelves import MemoryShelf
 from toy import (

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autofedavg.algorithm import learn_agg_weight
-from autofedavg.client import Problem
 from autofedavg.constraints import smoothing
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Note
+from autofedavg.problem import Problem
 from autofedavg.seeds import Purpose, Seeds
 from toy import (
     METRIC,

@@ -6,11 +6,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from autofedavg.api import federate
-from autofedavg.client import Client, Problem
+from autofedavg.client import Client
 from autofedavg.errors import DataError
 from autofedavg.loaders import METRIC, LoaderData, LoaderSite
 from autofedavg.machines import Machine
 from autofedavg.notes import Note, arrays_of
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Training, Workbench

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg.client import Problem
 from autofedavg.engines import ENGINES, simulator
 from autofedavg.engines.simulator import (
     Hands,
@@ -27,6 +26,7 @@ from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.fedprox import FedProx
 from autofedavg.methods.local_only import LocalOnly
 from autofedavg.notes import Lost, Note, Site, arrays_of
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training
 from toy import (

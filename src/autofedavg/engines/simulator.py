@@ -21,11 +21,12 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from autofedavg.client import Client, Problem
+from autofedavg.client import Client
 from autofedavg.engines.stacked import crew_of
 from autofedavg.engines.workers import Arena, Worker
 from autofedavg.errors import AutoFedAvgError, ConfigError
 from autofedavg.notes import Lost, Note, Site
+from autofedavg.problem import Problem
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.workbench import Training, Workbench, checked_device
 

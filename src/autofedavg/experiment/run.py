@@ -15,7 +15,6 @@ from torch import Tensor
 
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.client import Problem
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.evaluation import ScoreRow
 from autofedavg.experiment.desk import (
@@ -40,6 +39,7 @@ from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.method import Method
 from autofedavg.notes import Scores, Site
+from autofedavg.problem import Problem
 from autofedavg.seeds import global_seed
 
 log = logging.getLogger(__name__)

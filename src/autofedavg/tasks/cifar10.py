@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import model_validator
 from torch import nn
 
-from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
 from autofedavg.networks.vgg9 import vgg9
+from autofedavg.problem import LocalData, Problem
 from autofedavg.settings import setting
 from autofedavg.task import Progress, Task
 from autofedavg.tasks.cifar import files

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 from torch import nn
 
-from autofedavg.client import LocalData, Problem
 from autofedavg.errors import ConfigError, DataError
+from autofedavg.problem import LocalData, Problem
 from autofedavg.settings import setting
 from autofedavg.task import Progress
 from autofedavg.tasks.imaging.casefolder import Prepared

@@ -23,8 +23,8 @@ from pydantic import model_validator
 from scipy import ndimage
 from torch import nn
 
-from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
+from autofedavg.problem import LocalData, Problem
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.settings import setting
 from autofedavg.task import Progress

@@ -13,12 +13,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from autofedavg import __version__
-from autofedavg.client import CaseScore, Client, LocalData
+from autofedavg.client import Client
 from autofedavg.engines.dropin.courier import MODELS
 from autofedavg.engines.dropin.described import described
 from autofedavg.errors import AutoFedAvgError, ConfigError, TrainingError, error_facts
 from autofedavg.loaders import LoaderData, LoaderSite
 from autofedavg.notes import Note, model_of
+from autofedavg.problem import CaseScore, LocalData
 from autofedavg.seeds import Purpose, Seeds, every_seed
 from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Batch, Loss, Training, Workbench

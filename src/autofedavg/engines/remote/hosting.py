@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autofedavg.client import Problem
 from autofedavg.engines.remote.job import Job, without_paths
 from autofedavg.engines.remote.joining import Joined, RemoteFleet, about_data, join
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
@@ -20,6 +19,7 @@ from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.run import check_run
 from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
+from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.workbench import Batch
 

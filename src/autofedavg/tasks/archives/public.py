@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from autofedavg.client import LocalData, Problem
 from autofedavg.errors import DataError
+from autofedavg.problem import LocalData, Problem
 from autofedavg.settings import setting
 from autofedavg.task import Progress
 from autofedavg.tasks.archives.committed import Known, in_drawn_order, read_cases

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autofedavg.client import CaseScore
 from autofedavg.errors import DataError
+from autofedavg.problem import CaseScore
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.stacked.pictures import Shown, Steps
 from autofedavg.tasks.cifar.files import Pictures

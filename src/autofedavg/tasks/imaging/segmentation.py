@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autofedavg.client import CaseScore
+from autofedavg.problem import CaseScore
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.tasks.imaging.casefolder import Prepared
 from autofedavg.tasks.imaging.pipeline import Pipeline
