@@ -73,14 +73,16 @@ def test_rows_stand_as_in_the_study_whatever_came_first(tmp_path) -> None:
 
     (tmp_path / "tiny.toml").write_text(TINY)
     pieces = []
-    for row in ("n-dirichlet", "fedavg"):
+    for row in ("n-dirichlet", "fedavg", "local-only"):
         study = read_study(tmp_path / "tiny.toml", only=[row])
         pieces.append(run_study(study, tmp_path / row))
         run_study(study, tmp_path / "runs")
+    wanted = ["local-only", "fedavg", "n-dirichlet"]
+    assert [row.name for row in read_results(pieces).rows] == wanted
     for piece in pieces:
         archive([piece], tmp_path / "out")
     for home in (tmp_path / "runs" / "tiny", tmp_path / "out" / "tiny"):
-        assert [row.name for row in read_results([home]).rows] == ["fedavg", "n-dirichlet"]
+        assert [row.name for row in read_results([home]).rows] == wanted
 
 
 def test_runs_of_an_older_version_leave_the_order_alone(runs, tmp_path) -> None:

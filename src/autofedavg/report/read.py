@@ -111,7 +111,7 @@ def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
     folds = _folds(repeats)
     _refuse_mixture(repeats)
     study = _study_of(repeats[0].folder)
-    order = [str(row["config"]["name"]) for row in study.get("runs", [])]
+    order = study.get("rows") or [str(row["config"]["name"]) for row in study.get("runs", [])]
     names = sorted({r.config["name"] for r in repeats}, key=lambda n: _rank(n, order))
     rows = []
     for name in names:
