@@ -12,8 +12,9 @@ from autofedavg.errors import DataError
 from autofedavg.seeds import Seeds
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import SegmentationSite
+from autofedavg.tasks.phantoms import HOSPITALS, scan
 from autofedavg.tasks.places import cache_home
-from autofedavg.tasks.synthetic import HOSPITALS, Synthetic, scan
+from autofedavg.tasks.synthetic import Synthetic
 from autofedavg.workbench import Training
 from volumes import prepared, write_case
 
