@@ -47,7 +47,7 @@ class BetaOptimiser:
 
 
 class _Adam:
-    """As `torch.optim.Adam`, whose general way costs more than all else of a step on K numbers."""
+    """As `torch.optim.Adam`, whose general way takes several times as long for K numbers."""
 
     def __init__(self, rate: float, beta1: float, beta2: float) -> None:
         self._rate, self._beta1, self._beta2 = rate, beta1, beta2

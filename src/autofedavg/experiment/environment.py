@@ -42,7 +42,7 @@ def _commit() -> str | None:
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603 - git
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None

@@ -72,7 +72,7 @@ def place(site: str, job: str) -> Path:
 def short_home() -> Path:
     """The folder for temporary files, or /tmp where its path is too long for a socket."""
     usual = Path(tempfile.gettempdir())
-    return usual if len(os.fsencode(usual)) < LONGEST_HOME - 32 else Path("/tmp")  # noqa: S108
+    return usual if len(os.fsencode(usual)) < LONGEST_HOME - 32 else Path("/tmp")  # noqa: S108 - short
 
 
 def exchange(site: str, job: str, parcel: Parcel, watch: int) -> Parcel:

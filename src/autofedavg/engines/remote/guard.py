@@ -142,7 +142,7 @@ def _start(request: dict[str, Any]) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         args = request["start"]
-        os.execvpe(args[0], args, {**os.environ, **request["variables"]})  # noqa: S606
+        os.execvpe(args[0], args, {**os.environ, **request["variables"]})  # noqa: S606 - our own
     finally:
         os._exit(127)
 
