@@ -1,0 +1,40 @@
+"""The bytes of an answer, and answers that are none: whatever another machine may send."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from autofedavg.answers import BadAnswer, size_of
+from autofedavg.notes import Note
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{}, {"loss": 0.1234567890123}, {"loss": -1e-300, "n": 12}, {"missing": ["a"], "so": True}],
+    ids=str,
+)
+def test_bytes_are_those_of_the_tensors_and_of_json(facts) -> None:
+    arrays = {"theta": torch.zeros(3, dtype=torch.float64), "w": torch.zeros(2, 5)}
+    assert size_of(Note(arrays, facts)) == 3 * 8 + 10 * 4 + len(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Note({"theta": np.zeros(3)}, {}),  # has bytes as well
+        Note({"theta": [1.0]}, {}),
+        Note({1: torch.zeros(3)}, {}),
+        Note({}, {1: 0.5}),
+        Note({}, {"loss": torch.zeros(1)}),
+        Note({}, {"loss": object()}),
+        Note(None, {}),
+        Note({}, None),
+        Note({}, [0.5]),
+    ],
+    ids=str,
+)
+def test_what_is_no_answer_is_refused(answer) -> None:
+    with pytest.raises(BadAnswer, match="not made of tensors and plain values"):
+        size_of(answer)
