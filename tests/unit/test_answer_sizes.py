@@ -20,21 +20,20 @@ def test_bytes_are_those_of_the_tensors_and_of_json(facts) -> None:
     assert size_of(Note(arrays, facts)) == 3 * 8 + 10 * 4 + len(json.dumps(facts))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Note({"theta": np.zeros(3)}, {}),  # has bytes as well
-        Note({"theta": [1.0]}, {}),
-        Note({1: torch.zeros(3)}, {}),
-        Note({}, {1: 0.5}),
-        Note({}, {"loss": torch.zeros(1)}),
-        Note({}, {"loss": object()}),
-        Note(None, {}),
-        Note({}, None),
-        Note({}, [0.5]),
-    ],
-    ids=str,
-)
+NOT_ANSWERS = {
+    "numpy arrays, which have bytes as well": Note({"theta": np.zeros(3)}, {}),
+    "a list for a tensor": Note({"theta": [1.0]}, {}),
+    "a tensor with a number for a name": Note({1: torch.zeros(3)}, {}),
+    "a fact with a number for a name": Note({}, {1: 0.5}),
+    "a tensor for a fact": Note({}, {"loss": torch.zeros(1)}),
+    "an object for a fact": Note({}, {"loss": object()}),
+    "no tensors": Note(None, {}),
+    "no facts": Note({}, None),
+    "a list of facts": Note({}, [0.5]),
+}
+
+
+@pytest.mark.parametrize("answer", NOT_ANSWERS.values(), ids=NOT_ANSWERS)
 def test_what_is_no_answer_is_refused(answer) -> None:
     with pytest.raises(BadAnswer, match="not made of tensors and plain values"):
         size_of(answer)
