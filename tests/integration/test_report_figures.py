@@ -172,18 +172,19 @@ def test_the_interval_study_takes_rows_that_differ_in_t0_alone(tmp_path, study) 
         "fedavg": METHODS["fedavg"],
         "t1": dirichlet,
         "t5": {**dirichlet, "t0": 5},
-        "other": {**dirichlet, "t0": 5, "beta0": 3.0},
+        "other": {**dirichlet, "t0": 5, "beta0": 3.0, "learn_on": "train"},
     }
     interval = write_study(tmp_path / "s", methods, seeds=(0, 1))
     figure = figures_of(interval)["interval"]
-    assert [(item["row"], item["t0"]) for item in figure.data] == [("T1", 1), ("T5", 5)]
+    assert [(item["row"], item["value"]) for item in figure.data] == [("T1", 1), ("T5", 5)]
     results = read_results([interval])
     averages = [100 * s.global_test_avg for s in results.row("t5").summaries]
     assert figure.data[1]["score"] == pytest.approx(statistics.fmean(averages))
     assert figure.data[1]["high"] - figure.data[1]["score"] == pytest.approx(
         statistics.stdev(averages)
     )
-    assert "interval" not in figures_of(study)
+    assert "settings" not in figures_of(interval)
+    assert not {"interval", "settings"} & set(figures_of(study))
 
 
 def test_traffic_is_what_was_counted_and_the_formula_the_papers(study) -> None:

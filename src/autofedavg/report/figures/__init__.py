@@ -6,7 +6,8 @@ from autofedavg.report.figures.costs import time_figure, traffic_figure
 from autofedavg.report.figures.curves import alpha_figure, loss_figure, validation_figure
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.layers import layer_figures
-from autofedavg.report.figures.scores import differences_figure, interval_figure, matrix_figure
+from autofedavg.report.figures.scores import differences_figure, matrix_figure
+from autofedavg.report.figures.settings import setting_figures
 from autofedavg.report.figures.simplex import simplex_figures
 from autofedavg.report.read import Results
 
@@ -19,7 +20,7 @@ def all_figures(results: Results) -> dict[str, list[Figure]]:
         "cases": [
             differences_figure(results),
             matrix_figure(results),
-            interval_figure(results),
+            *setting_figures(results),
         ],
         "costs": [traffic_figure(results), time_figure(results)],
     }

@@ -1,16 +1,14 @@
-"""Figures of test scores: differences by case, matrices of local models, the interval study."""
+"""Figures of test scores: differences by case, matrices of local models."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 
-from autofedavg.evaluation import compare, mean_and_spread
+from autofedavg.evaluation import compare
 from autofedavg.report.differences import Difference, differences, told
 from autofedavg.report.figures.figure import (
     COLOURS,
-    HEIGHT,
     INK,
     MOST_LINES,
     MOST_MARKS,
@@ -22,7 +20,7 @@ from autofedavg.report.figures.figure import (
     row_filter,
     tooltip,
 )
-from autofedavg.report.read import Results, Row
+from autofedavg.report.read import Results
 from autofedavg.report.tables import case_scores
 
 
@@ -188,59 +186,3 @@ def matrix_figure(results: Results) -> Figure | None:
         f"is the mean of the diagonal, local gen of the rest.{left}"
     )
     return Figure("matrices", "Local models on every site", caption, data, spec)
-
-
-def interval_figure(results: Results) -> Figure | None:
-    """Global test avg against t0, for rows that differ in nothing else (Figure 4)."""
-    groups: dict[str, list[Row]] = {}
-    for row in results.rows:
-        method = row.repeats[0].config["method"]
-        if "t0" in method:
-            rest = {
-                **{k: v for k, v in row.repeats[0].config.items() if k not in ("name", "label")},
-                "method": {k: v for k, v in method.items() if k != "t0"},
-            }
-            rest["task"] = {k: v for k, v in rest["task"].items() if k != "fold"}
-            groups.setdefault(json.dumps(rest, sort_keys=True), []).append(row)
-    data: Data = []
-    for rows in groups.values():
-        if len({row.repeats[0].config["method"]["t0"] for row in rows}) > 1:
-            data += [_point(row, rows[0].label) for row in rows if row.summaries]
-    if len({item["t0"] for item in data}) < 2:
-        return None
-    x: Spec = {"field": "t0", "type": "quantitative", "title": "t0, rounds between two calls",
-               "axis": {"tickMinStep": 1}}  # fmt: skip
-    y: Spec = {"type": "quantitative", "title": "global test avg, %", "scale": {"zero": False}}
-    colour: Spec = {"field": "study", "type": "nominal", "title": None}
-    tips = tooltip(("row", ""), ("t0", "d"), ("score", ".2f"), ("repeats", "d"))
-    spec: Spec = {
-        "data": {"values": data},
-        "width": 420,
-        "height": HEIGHT,
-        "layer": [
-            {"mark": {"type": "rule", "opacity": 0.7},
-             "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"},
-                          "color": colour}},
-            {"mark": {"type": "line", "point": {"size": 50}},
-             "encoding": {"x": x, "y": {**y, "field": "score"}, "color": colour, "tooltip": tips}},
-        ],
-    }  # fmt: skip
-    caption = (
-        "Rows that differ only in t0. Whiskers: one standard deviation over the repeats; none "
-        "with a single one."
-    )
-    return Figure("interval", "The interval t0 (Figure 4)", caption, data, spec)
-
-
-def _point(row: Row, study: str) -> dict[str, float | str | int]:
-    scores = [100 * s.global_test_avg for s in row.summaries if s.global_test_avg is not None]
-    mean, spread = mean_and_spread(scores)
-    return {
-        "row": row.label,
-        "study": study,
-        "t0": int(row.repeats[0].config["method"]["t0"]),
-        "score": mean,
-        "low": mean - (spread or 0),
-        "high": mean + (spread or 0),
-        "repeats": len(scores),
-    }
