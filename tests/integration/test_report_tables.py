@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg.evaluation import ScoreRow
+from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import scores_table, weights_table
@@ -120,3 +121,26 @@ def test_weights_table_averages_layers_and_leaves_out_rows_without_weights() -> 
     assert [label for label, _ in table.rows] == ["L"]
     assert [cell.value for cell in table.rows[0][1]] == pytest.approx([0.3, 0.7])
     assert weights_table(results(row("p", "P", plain))) is None
+
+
+def test_repeats_above_are_counted_seed_by_seed() -> None:
+    """The mean is far ahead by one lucky seed; two seeds of three are behind."""
+    base = row("base", "Base", *(repeat(seed, 0.0) for seed in (0, 1, 2, 7)))
+    lucky = row("lucky", "Lucky", repeat(0, -0.001), repeat(1, 0.04), repeat(2, -0.001))
+    once = row("once", "Once", repeat(0, 0.01), repeat(5, 0.01))  # one seed with the baseline
+    table = differences_table(results(base, lucky, once))
+    assert table is not None
+    assert table.heads == ("A", EVIL, "all sites", "repeats above")
+    found = {label: cells[-1].text for label, cells in table.rows}
+    assert found == {"Lucky": "1 of 3", "Once": ""}
+    assert "Repeats above" in table.notes[-1]
+
+
+def test_single_repeats_have_no_such_column() -> None:
+    table = differences_table(
+        results(row("base", "B", repeat(0, 0.0)), row("m", "M", repeat(0, 0.01)))
+    )
+    assert table is not None
+    assert table.heads == ("A", EVIL, "all sites")
+    assert [len(cells) for _, cells in table.rows] == [3]
+    assert not any("Repeats above" in note for note in table.notes)

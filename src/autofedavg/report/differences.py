@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from autofedavg.evaluation import Paired, compare
-from autofedavg.report.read import Results
+from autofedavg.report.read import Results, Row
 from autofedavg.report.tables import Cell, Table, case_scores, turned
 from autofedavg.report.values import MANY
 
@@ -41,20 +41,28 @@ def differences_table(results: Results) -> Table | None:
     rows = []
     for row in results.rows:
         own = case_scores(row)
-        if row.name == results.baseline or not own.keys() & against.keys():
+        if baseline is None or row is baseline or not own.keys() & against.keys():
             continue
         tests = [compare(own, against, site) for site in (*results.sites, None)]
-        rows.append((row.label, tuple(_cell(test) for test in tests)))
+        rows.append((row.label, (*map(_cell, tests), _repeats(row, baseline))))
     if not rows or baseline is None:
         return None
-    notes = (
+    notes: tuple[str, ...] = (
         f"Mean over cases of a row's score minus that of {baseline.label}, in points; for all "
         "sites the mean over them. In brackets p of the Wilcoxon signed-rank test, two-sided, "
         "over the cases; scores of repeats are averaged per case first. For all sites the "
         "test pools their cases, so a large site rules it while sites count equally "
         'in the number; "for better" or "for worse" stands where the two point apart.',
     )
-    shown = (*results.sites, "all sites"), tuple(rows)
+    heads = (*results.sites, "all sites", "repeats above")
+    if any(cells[-1].text for _, cells in rows):
+        notes += (
+            f"Repeats above: seeds in which all sites' mean is above that of {baseline.label} with "
+            "the same seed. The test over cases does not see chance in training; this does.",
+        )
+    else:
+        heads, rows = heads[:-1], [(label, cells[:-1]) for label, cells in rows]
+    shown = heads, tuple(rows)
     if len(results.sites) > MANY:
         shown = turned(*shown)
     return Table("differences", f"Differences from {baseline.label}", *shown, notes)
@@ -64,6 +72,16 @@ def _cell(test: Paired | None) -> Cell:
     if test is None:
         return Cell()
     return Cell(100 * test.gain, test=test, text=f"{100 * test.gain:+.2f} ({told(test)})")
+
+
+def _repeats(row: Row, baseline: Row) -> Cell:
+    """In how many of the seeds that both have the row is ahead; nothing to say of a single one."""
+    mine, other = (dict(zip(each.whole, each.summaries, strict=True)) for each in (row, baseline))
+    pairs = [(mine[s].global_test_avg, other[s].global_test_avg) for s in mine.keys() & other]
+    gains = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    if len(gains) < 2:
+        return Cell()
+    return Cell(text=f"{sum(gain > 0 for gain in gains)} of {len(gains)}")
 
 
 def told(test: Paired) -> str:
