@@ -284,14 +284,19 @@ def test_about_and_verify_say_what_is_wanted_and_what_is_there(root, tmp_path) -
 
 def test_the_committed_study_has_the_papers_settings_and_one_split() -> None:
     study = read_study(TABLE_1)
-    assert {run.name: run.T for run in study.runs if run.T != 99} == {"ensemble": 1}
+    assert {run.name: run.T for run in study.runs if run.T != 99} == {
+        "ensemble": 1,
+        "ensemble-150": 1,
+    }
     assert {"fedma", "fedavg", "fedavg-even", "fedprox", "local-only"} < {
         r.name for r in study.runs
     }
     assert {run.general.select for run in study.runs} == {"last"}
     without = {run.name for run in study.runs if run.training.weight_decay == 0}
-    assert without == {"ensemble", "fedma"}  # as in FedMA's code
-    assert {run.training.epochs for run in study.runs} == {20}
+    assert without == {"ensemble", "ensemble-150", "fedma"}  # as in FedMA's code
+    epochs = {run.name: run.training.epochs for run in study.runs}
+    assert epochs.pop("ensemble-150") == 150
+    assert set(epochs.values()) == {20}
     assert {run.task for run in study.runs} == {Cifar10()}
     assert len(study.runs[0].task.site_names()) == 16
     learned = [run.method for run in study.runs if run.method.learns_on]
