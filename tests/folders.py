@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from autofedavg.evaluation import ScoreRow
 from autofedavg.experiment.ledger import run_path
 from autofedavg.experiment.store import RunFolder
+from autofedavg.scores import ScoreRow
 
 METHODS = {
     "local-only": {"name": "local-only"},

@@ -10,18 +10,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from autofedavg.scores import ScoreRow, Scores
+
 SIGNIFICANT = 0.05
-
-
-class ScoreRow(NamedTuple):
-    """One line of scores.csv. `model` is "global" or "local-<site>"."""
-
-    model: str
-    site: str
-    split: str
-    case: str
-    metric: str
-    value: float
 
 
 class Summary(NamedTuple):
@@ -73,14 +64,9 @@ class Paired(NamedTuple):
 
 def summarise(rows: Iterable[ScoreRow], metric: str) -> Summary:
     """The numbers of one run from its test scores."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row.split == "test" and row.metric == metric:
-            found.setdefault(row.model, {}).setdefault(row.site, []).append(row.value)
-    means = {
-        model: {site: statistics.fmean(values) for site, values in sorted(sites.items())}
-        for model, sites in found.items()
-    }
+    means: dict[str, dict[str, float]] = {}
+    for tested, column in sorted(_kept(rows).columns(metric=metric, split="test")):
+        means.setdefault(tested.model, {})[tested.site] = statistics.fmean(column.values)
     matrix = {
         model.removeprefix("local-"): sites
         for model, sites in sorted(means.items())
@@ -95,9 +81,9 @@ def case_means(
     """(site, case) -> mean test score over the repeats of a run."""
     found: dict[tuple[str, str], list[float]] = {}
     for rows in repeats:
-        for row in rows:
-            if row.split == "test" and row.metric == metric and row.model == model:
-                found.setdefault((row.site, row.case), []).append(row.value)
+        for tested, column in _kept(rows).columns(model, metric, "test"):
+            for case, value in zip(*column, strict=True):
+                found.setdefault((tested.site, case), []).append(value)
     return {key: statistics.fmean(values) for key, values in found.items()}
 
 
@@ -139,6 +125,10 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation over repeats; no deviation for a single one."""
     spread = statistics.stdev(values) if len(values) > 1 else None
     return statistics.fmean(values), spread
+
+
+def _kept(rows: Iterable[ScoreRow]) -> Scores:
+    return rows if isinstance(rows, Scores) else Scores(rows)
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -260,7 +260,7 @@ def test_a_site_that_is_gone_for_good_fails_the_test_and_resuming_tests_again(tm
     assert folder.status() == "failed"
     assert "client C, evaluate" in folder.outcome()["error"]
     assert len(lines(folder)) == T
-    assert folder.scores() == []
+    assert not folder.scores()
     before = lines(folder)
     train(tmp_path / "run")
     assert folder.status() == "finished"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.evaluation import ScoreRow
 from autofedavg.report.formats import to_text
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import scores_table, sites_table, weights_table
 from autofedavg.report.tested import tested_table as over_rounds
 from autofedavg.report.values import MANY
+from autofedavg.scores import ScoreRow, Scores
 
 SITES = {f"site-{k}": 10 + k for k in range(MANY + 1)}
 
@@ -26,7 +26,7 @@ def repeat(seed: int, gain: float, curve=(), fold=None, sites=SITES) -> Repeat:
         for t, score in enumerate(curve or (None,), 1)
     ]
     config = {"method": {"name": "fedavg"}}
-    return Repeat(Path("x"), seed, fold, "finished", config, {}, rounds, scores)
+    return Repeat(Path("x"), seed, fold, "finished", config, {}, rounds, Scores(scores))
 
 
 def tables_of(*rows: Row, sites=SITES):

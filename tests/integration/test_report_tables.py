@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.evaluation import ScoreRow
 from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import scores_table, weights_table
+from autofedavg.scores import ScoreRow, Scores
 
 EVIL = "S & <b>_1|*"
 CASES = 8
@@ -30,9 +30,8 @@ def repeat(seed: int, gain: float, *, state: str = "finished", alpha=(0.4, 0.6))
         for (model, site), value in matrix.items()
     ]
     rounds = [{"t": 1, "alpha": list(alpha) if alpha else None}]
-    return Repeat(
-        Path("x"), seed, None, state, {"method": {"learn_on": "validation"}}, {}, rounds, scores
-    )
+    config = {"method": {"learn_on": "validation"}}
+    return Repeat(Path("x"), seed, None, state, config, {}, rounds, Scores(scores))
 
 
 def results(*rows: Row) -> Results:
@@ -103,7 +102,7 @@ def test_a_row_without_a_finished_run_is_shown_empty() -> None:
 
 def test_local_only_becomes_one_row_per_site() -> None:
     local = repeat(0, 0.0, alpha=None)
-    scores = [score for score in local.scores if score.model != "global"]
+    scores = Scores(score for score in local.scores if score.model != "global")
     only = Repeat(local.folder, 0, None, "finished", local.config, {}, local.rounds, scores)
     table = scores_table(results(row("local", "Local", only), row("base", "Base", repeat(0, 0.0))))
     labels = [label for label, _ in table.rows]

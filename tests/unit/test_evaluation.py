@@ -8,13 +8,13 @@ from scipy import stats
 
 from autofedavg.evaluation import (
     Paired,
-    ScoreRow,
     Summary,
     case_means,
     compare,
     mean_and_spread,
     summarise,
 )
+from autofedavg.scores import ScoreRow
 
 
 def row(model, site, case, value, split="test", metric="dice"):

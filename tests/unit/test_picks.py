@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.errors import RunError
-from autofedavg.evaluation import ScoreRow
 from autofedavg.report.picks import (
     GAIN,
     LOSS,
@@ -22,6 +21,7 @@ from autofedavg.report.picks import (
     shared_seed,
 )
 from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.scores import ScoreRow, Scores
 
 few = st.sampled_from([-0.2, -0.1, 0.0, 0.1, 0.2])  # many ties
 differences = st.dictionaries(
@@ -72,7 +72,7 @@ def repeat(seed=0, name="auto-fedavg", validation=(0.5,), tests=0.5, state="fini
         {"method": {"name": name}, "task": {"name": "synthetic"}, **how},
         {},
         [{"validation": {"mean": mean}} for mean in validation],
-        [ScoreRow(how.get("model", "global"), "I", "test", "a", "dice", tests)],
+        Scores([ScoreRow(how.get("model", "global"), "I", "test", "a", "dice", tests)]),
     )
 
 
@@ -101,8 +101,8 @@ def test_the_row_is_chosen_by_validation_whatever_its_test_scores(scores) -> Non
     assert f"({100 * best:.2f})" in rule
     others = [
         replace(
-            r, repeats=(replace(r.repeats[0], scores=[s._replace(value=1 - s.value)
-            for s in r.repeats[0].scores]),)
+            r, repeats=(replace(r.repeats[0], scores=Scores(s._replace(value=1 - s.value)
+            for s in r.repeats[0].scores)),)
         )
         for r in rows
     ]  # fmt: skip
@@ -152,7 +152,8 @@ def test_the_seed_is_the_lowest_that_both_have_finished() -> None:
 
 def test_a_case_belongs_to_the_fold_that_tested_it() -> None:
     folds = [repeat(fold=0, tests=0.1), repeat(fold=1, tests=0.2)]
-    folds[1] = replace(folds[1], scores=[folds[1].scores[0]._replace(case="b")])
+    (score,) = folds[1].scores
+    folds[1] = replace(folds[1], scores=Scores([score._replace(case="b")]))
     known = scored_cases(row("n", *folds, folds=(0, 1)), 0)
     assert {key: (found.repeat.fold, found.score) for key, found in known.items()} == {
         ("I", "a"): (0, 0.1),

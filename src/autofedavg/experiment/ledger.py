@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
-from autofedavg.evaluation import ScoreRow
+from autofedavg.scores import ScoreRow, Scores
 
 SCHEMA = 1
 STUDY = "study.json"
@@ -62,19 +62,20 @@ class Ledger:
             refuse_newer(line, self.path)
         return rounds
 
-    def scores(self) -> list[ScoreRow]:
+    def scores(self) -> Scores:
+        """The test scores; none as long as nothing was tested."""
         plain, packed = self.path / SCORES, self.path / SCORES_PACKED
         if plain.exists():
             content = plain.read_bytes()
         elif packed.exists():
             content = gzip.decompress(packed.read_bytes())
         else:
-            return []
+            return Scores()
         lines = csv.reader(io.StringIO(content.decode(), newline=""))
         heads = next(lines, [])
         parts = itemgetter(*(heads.index(name) for name in ScoreRow._fields))
         rows = (parts(line) for line in lines if line)
-        return [ScoreRow._make((*words, float(value))) for *words, value in rows]
+        return Scores((*words, float(value)) for *words, value in rows)
 
 
 class Rounds:

@@ -16,7 +16,6 @@ from torch import Tensor
 from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
-from autofedavg.evaluation import ScoreRow
 from autofedavg.experiment.desk import (
     KINDS,
     Best,
@@ -40,6 +39,7 @@ from autofedavg.federation import Federation
 from autofedavg.method import Method
 from autofedavg.notes import Scores, Site
 from autofedavg.problem import Problem
+from autofedavg.scores import ScoreRow
 from autofedavg.seeds import global_seed
 
 log = logging.getLogger(__name__)

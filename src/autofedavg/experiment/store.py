@@ -22,8 +22,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from autofedavg.errors import RunError
-from autofedavg.evaluation import ScoreRow
 from autofedavg.experiment.ledger import SCHEMA, Ledger, read_json, run_paths
+from autofedavg.scores import ScoreRow
 
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
 log = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ def case_file(row: Row) -> str:
 
 def _table(row: Row) -> CaseTable:
     whole = list(row.whole.values())
-    found = {score.model for scores in whole for score in scores}
+    found = {tested.model for scores in whole for tested, _ in scores.columns()}
     models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
     means = {model: case_means(whole, row.metric, model) for model in models}
     keys = sorted({key for known in means.values() for key in known})

@@ -11,11 +11,11 @@ def classes_table(results: Results) -> Table | None:
     """Mean over sites of the global model's test score per class; None with a single class."""
     found = sorted(
         {
-            score.metric
+            tested.metric
             for row in results.rows
             for scores in row.whole.values()
-            for score in scores
-            if score.metric.startswith(f"{row.metric}:")
+            for tested, _ in scores.columns()
+            if tested.metric.startswith(f"{row.metric}:")
         }
     )
     if not found:

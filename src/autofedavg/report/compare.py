@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
-from autofedavg.evaluation import Paired, ScoreRow, Summary, case_means, compare, summarise
+from autofedavg.evaluation import Paired, Summary, case_means, compare, summarise
 from autofedavg.report.read import Repeat, Row, apart, read_results
 from autofedavg.report.tables import mean_over_layers
 from autofedavg.report.values import flat
+from autofedavg.scores import Scores
 
 COLUMNS = ("global test avg", "local avg", "local gen")
 
@@ -33,12 +34,12 @@ class Side:
         told += [f"fold {_listed(folds)}"] if folds else []
         return ", ".join([*told, " or ".join(sorted({repeat.state for repeat in repeats}))])
 
-    def per_seed(self) -> list[list[ScoreRow]]:
+    def per_seed(self) -> list[Scores]:
         """Test scores of every seed, of those runs that are finished."""
-        found: dict[int, list[ScoreRow]] = {}
+        found: dict[int, list[Scores]] = {}
         for repeat in self.row.finished:
-            found.setdefault(repeat.seed, []).extend(repeat.scores)
-        return list(found.values())
+            found.setdefault(repeat.seed, []).append(repeat.scores)
+        return [Scores.joined(folds) for folds in found.values()]
 
     def best(self) -> list[dict[str, Any]]:
         """Where every run stands, and the round of its highest validation mean."""

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autofedavg.evaluation import ScoreRow
+from autofedavg.scores import Scores
 
 
 def refuse_unfit(
     cases: Mapping[str, Any],
     config: Mapping[str, Any],
     rounds: Sequence[Mapping[str, Any]],
-    scores: Sequence[ScoreRow],
+    scores: Scores,
 ) -> None:
     """What no run writes, and what tables and figures could not be made from.
 
@@ -31,11 +31,12 @@ def refuse_unfit(
             _ = event["site"], event["what"]
         if not all(number is None or math.isfinite(number) for number in numbers):
             raise ValueError(f"round {line['t']} has a number that is not finite")
-    for score in scores:
-        if score.site not in cases:
-            raise ValueError(f"scores.csv names {score.site}, which is no site of this run")
-        if not math.isfinite(score.value):
-            raise ValueError(f"the score of {score.case} is not finite")
+    for tested, column in scores.columns():
+        if tested.site not in cases:
+            raise ValueError(f"scores.csv names {tested.site}, which is no site of this run")
+        for case, value in zip(*column, strict=True):
+            if not math.isfinite(value):
+                raise ValueError(f"the score of {case} is not finite")
 
 
 def _listed(value: Any) -> list[Any]:

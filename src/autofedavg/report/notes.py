@@ -82,8 +82,9 @@ def _tested(results: Results) -> str:
     """Test cases per site, of the run that has most of them."""
     names: dict[str, set[str]] = {site: set() for site in results.sites}
     for row in results.rows:
-        for score in next(iter(row.whole.values()), []):  # all repeats test the same cases
-            names[score.site].add(score.case)
+        for scores in list(row.whole.values())[:1]:  # all repeats test the same cases
+            for tested, column in scores.columns():
+                names[tested.site].update(column.cases)
     if len(names) > MANY:
         return f"{sum(map(len, names.values()))} in all"
     return ", ".join(f"{len(cases)} of {site}" for site, cases in names.items())

@@ -32,11 +32,11 @@ class Pick(NamedTuple):
 def scored_cases(row: Row, seed: int) -> dict[tuple[str, str], Tested]:
     """(site, case) -> the global model's test score with this seed, whichever fold it is of."""
     return {
-        (score.site, score.case): Tested(repeat, score.value)
+        (tested.site, case): Tested(repeat, value)
         for repeat in row.finished
         if repeat.seed == seed
-        for score in repeat.scores
-        if (score.model, score.split, score.metric) == ("global", "test", row.metric)
+        for tested, column in repeat.scores.columns("global", row.metric, "test")
+        for case, value in zip(*column, strict=True)
     }
 
 

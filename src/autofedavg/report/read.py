@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autofedavg.errors import RunError
-from autofedavg.evaluation import ScoreRow, Summary, summarise
+from autofedavg.evaluation import Summary, summarise
 from autofedavg.experiment.ledger import STUDY, Ledger, read_json, run_path, run_paths, study_home
 from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in, shared_settings
+from autofedavg.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Repeat:
     config: dict[str, Any]
     environment: dict[str, Any]
     rounds: list[dict[str, Any]]
-    scores: list[ScoreRow]
+    scores: Scores
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -55,13 +57,14 @@ class Row:
         return tuple(repeat for repeat in self.repeats if repeat.finished and repeat.scores)
 
     @cached_property  # a study on CIFAR-10 has millions of scores, and every table asks for them
-    def whole(self) -> dict[int, list[ScoreRow]]:
+    def whole(self) -> dict[int, Scores]:
         """Seed -> scores, the folds of a cross-validation together; only seeds that have all."""
-        found: dict[int, list[ScoreRow]] = {}
+        found: dict[int, Scores] = {}
         for seed in sorted({repeat.seed for repeat in self.finished}):
             mine = [repeat for repeat in self.finished if repeat.seed == seed]
             if {repeat.fold for repeat in mine} == set(self.folds):
-                found[seed] = [score for repeat in mine for score in repeat.scores]
+                scores = [repeat.scores for repeat in mine]
+                found[seed] = scores[0] if len(scores) == 1 else Scores.joined(scores)
                 _refuse_doubles(mine, found[seed])
         return found
 
@@ -260,18 +263,16 @@ def _folds(repeats: Sequence[Repeat]) -> tuple[int | None, ...]:
     return tuple(sorted(asked | found, key=lambda fold: -1 if fold is None else fold))
 
 
-def _refuse_doubles(repeats: Sequence[Repeat], scores: Sequence[ScoreRow]) -> None:
+def _refuse_doubles(repeats: Sequence[Repeat], scores: Scores) -> None:
     """Every case is tested once by every model of a seed, over all folds."""
-    seen: set[tuple[str, ...]] = set()
-    for score in scores:
-        key = (score.model, score.site, score.split, score.case, score.metric)
-        if key in seen:
+    for tested, column in scores.columns():
+        if len(set(column.cases)) < len(column.cases):
+            (case, _), *_ = Counter(column.cases).most_common(1)
             raise RunError(
-                f"case {score.case} of {score.site} is tested twice by {score.model}",
+                f"case {case} of {tested.site} is tested twice by {tested.model}",
                 where=", ".join(str(repeat.folder) for repeat in repeats),
                 remedy="run the folds anew with one and the same data list",
             )
-        seen.add(key)
 
 
 def _study_of(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from autofedavg.evaluation import ScoreRow, summarise
+from autofedavg.evaluation import summarise
+from autofedavg.scores import ScoreRow
 
 # Names of our own that a site's name must not take, in any group.
 RESERVED = ("mean", "all", "down", "up", "global_test_avg", "local_avg", "local_gen")

@@ -1,0 +1,52 @@
+"""Scores in columns hold what they were given, whatever the order."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofedavg.scores import ScoreRow, Scores
+
+WORDS = st.sampled_from(["", "a", "b, c", 'd"', "e\nf"])
+ROWS = st.lists(st.builds(ScoreRow, WORDS, WORDS, WORDS, WORDS, WORDS, st.floats(allow_nan=False)))
+
+
+@given(ROWS)
+def test_every_row_is_kept_once_and_those_of_a_column_in_their_order(rows) -> None:
+    scores = Scores(rows)
+    assert sorted(scores) == sorted(rows)
+    assert len(scores) == len(rows)
+    assert bool(scores) == bool(rows)
+    for tested, column in scores.columns():
+        mine = [row for row in rows if (row.model, row.site, row.split, row.metric) == tested]
+        assert column.cases == [row.case for row in mine]
+        assert list(column.values) == [row.value for row in mine]
+
+
+@given(ROWS, ROWS)
+def test_joined_is_as_if_read_together(first, second) -> None:
+    parts = Scores(first), Scores(second)
+    together = Scores.joined(parts)
+    assert together == Scores([*first, *second])
+    assert (list(parts[0]), list(parts[1])) == (list(Scores(first)), list(Scores(second)))
+
+
+@given(ROWS, WORDS, WORDS, WORDS)
+def test_columns_are_those_asked_for(rows, model, metric, split) -> None:
+    found = [
+        ScoreRow(t.model, t.site, t.split, case, t.metric, value)
+        for t, column in Scores(rows).columns(model, metric, split)
+        for case, value in zip(*column, strict=True)
+    ]
+    wanted = [r for r in rows if (r.model, r.metric, r.split) == (model, metric, split)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_other_scores_are_not_equal_and_none_can_be_a_key() -> None:
+    row = ScoreRow("global", "A", "test", "a", "dice", 0.5)
+    assert Scores([row]) != Scores([row._replace(value=math.nextafter(0.5, 1))])
+    assert Scores([row]) != Scores([row._replace(case="b")])
+    assert Scores([row]) != [row]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Scores())
