@@ -118,6 +118,19 @@ def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) 
     assert r"\begin{tabular}{lrrrrrr}" in (tmp_path / "tables" / "scores.tex").read_text()
 
 
+def test_report_says_how_far_it_has_read(study_folder, say, monkeypatch) -> None:
+    from autofedavg import progress
+
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    runs = len(list(study_folder.rglob("config.toml")))
+    code, out, err = say("report", study_folder)
+    assert code == 0
+    assert [line for line in err.splitlines() if line.startswith("reading runs")] == [
+        f"reading runs: {k} of {runs}" for k in range(1, runs + 1)
+    ]
+    assert "reading" not in out
+
+
 def test_unfinished_runs_are_named_and_not_counted(study_folder, tmp_path, say) -> None:
     import shutil
 

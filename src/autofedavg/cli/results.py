@@ -36,14 +36,15 @@ def report(
     from autofedavg.report.formats import joined
     from autofedavg.report.read import read_results
 
-    made = None
     if out:
         made = watched(
             lambda told: build_report(
                 runs, baseline, examples=examples, method=method, progress=told
             )
         )
-    tables = made.tables if made else report_tables(read_results(runs, baseline))
+        tables = made.tables
+    else:
+        made, tables = None, report_tables(watched(lambda told: read_results(runs, baseline, told)))
     printed = [*tables["scores"], *tables["weights"]]
     typer.echo(joined(printed, "json" if as_json else format), nl=False)
     if made and out:

@@ -34,8 +34,8 @@ from autofedavg.report.read import Results, read_results
 from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
 from autofedavg.report.tested import tested_table
 from autofedavg.report.values import stem
+from autofedavg.task import Progress
 
-Progress = Callable[[str, int, int], None]
 LISTED = "files.json"  # what a report wrote beside its page
 
 
@@ -120,7 +120,7 @@ def build_report(
         RunError: a folder is damaged, or the runs do not belong into one report.
         MissingExtra: the packages that draw are not installed.
     """
-    results = read_results(paths, baseline)
+    results = read_results(paths, baseline, progress)
     specified = all_figures(results)
     total = sum(len(part) for part in specified.values())
     figures: dict[str, list[Drawn]] = {}

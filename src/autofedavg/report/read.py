@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import Summary, summarise
@@ -16,6 +16,9 @@ from autofedavg.experiment.ledger import STUDY, Ledger, read_json, run_path, run
 from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in, shared_settings
 from autofedavg.scores import Scores
+
+if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
+    from autofedavg.task import Progress
 
 
 @dataclass(frozen=True)
@@ -100,17 +103,25 @@ class Results:
         return next((row for row in self.rows if row.name == name), None)
 
 
-def read_results(paths: Sequence[Path], baseline: str = "") -> Results:
+def read_results(
+    paths: Sequence[Path], baseline: str = "", progress: Progress | None = None
+) -> Results:
     """Reads run folders into rows.
 
     Args:
         paths: run folders, or folders above them.
         baseline: name of the row to test against; the study's own when empty.
+        progress: told of every folder; a study on CIFAR-10 has 170,000 scores in each.
 
     Raises:
         RunError: a folder is damaged, or the runs do not belong into one table.
     """
-    repeats = [_read(Ledger(path)) for path in run_paths(paths)]
+    found = run_paths(paths)
+    repeats = []
+    for path in found:
+        repeats.append(_read(Ledger(path)))
+        if progress:
+            progress("reading runs", len(repeats), len(found))
     folds = _folds(repeats)
     _refuse_mixture(repeats)
     study = _study_of(repeats[0].folder)
