@@ -1,5 +1,6 @@
 """Clients that take their steps together on a real GPU, against the workbench and themselves."""
 
+import gc
 from contextlib import contextmanager
 
 import numpy as np
@@ -105,17 +106,39 @@ def test_rounds_go_on_with_the_same_bits() -> None:
 
 
 def test_a_steps_memory_is_given_to_nobody_else() -> None:
-    """What is allocated between two rounds is still there after the second."""
-    problem = Problem(vgg9, cifar_loss, {name: site(name) for name in SIZES}, "accuracy")
-    w, _ = problem.initial(Seeds(4))
-    w = Model(w.values.cuda(), w.counters.cuda())
-    with Simulator(problem, BF16, Seeds(4), device="cuda", workers=1) as simulator:
-        federation = Federation(simulator)
-        federation.local_train(1, w, T=5)
+    """What is allocated between two rounds is still there after the second, in which the steps of
+    training and those on beta are replayed."""
+    beta = constraint(HOW["gamma"]).initial(len(SIZES))
+    with begun() as (federation, w):
+        bank, _ = federation.local_train(1, w, T=5)
+        federation.share_models(1, bank)
+        federation.update_beta(1, 1, beta, **HOW)
         others = [torch.full((2**n,), 7, dtype=torch.uint8, device="cuda") for n in range(10, 29)]
         others += [torch.full((2**20,), 7, dtype=torch.uint8, device="cuda") for _ in range(200)]
         federation.local_train(2, w, T=5)
+        federation.update_beta(1, 2, beta, **HOW)
         assert all(bool((other == 7).all()) for other in others)
+
+
+def test_memory_is_given_back_with_the_simulator() -> None:
+    """Without a collection of cycles: the rows of a study are run in one process."""
+    beta = constraint(HOW["gamma"]).initial(len(SIZES))
+
+    def work() -> None:
+        with begun() as (federation, w):
+            bank, _ = federation.local_train(1, w, T=5)
+            federation.share_models(1, bank)
+            federation.update_beta(1, 1, beta, **HOW)
+
+    work()  # the libraries' own memory
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    gc.disable()
+    try:
+        work()
+        assert torch.cuda.memory_allocated() <= before
+    finally:
+        gc.enable()
 
 
 def test_a_gpu_and_the_cpu_agree_in_the_first_rounds() -> None:
@@ -212,9 +235,9 @@ def test_steps_on_beta_leave_training_alone() -> None:
     assert torch.equal(*banks)
 
 
-def test_models_of_other_clients_than_before_are_mixed() -> None:
-    """With fewer models in a second round, the step is that of a federation which had no more."""
-    few = ["b", "c", "d"]
+@pytest.mark.parametrize("few", [["b", "c", "d"], list(SIZES)], ids=["fewer", "the same"])
+def test_models_of_a_second_round_are_mixed(few) -> None:
+    """Of fewer clients, or of the same: the step is that of a federation which had none before."""
     beta = constraint(HOW["gamma"]).initial(len(few))
     with begun() as (federation, w):
         bank, _ = federation.local_train(1, w, T=5)
@@ -243,15 +266,18 @@ def test_mixtures_and_slopes_are_those_of_float64(n, layers) -> None:
         stack, layout = crew._stack(), next(iter(crew._clients.values())).workbench.layout
         parts = layout.layers(layers) if layers else None
         shape = (n, n, parts.P) if parts else (n, n)
-        alpha = torch.rand(shape, generator=torch.Generator().manual_seed(3))
-        alpha = (alpha / alpha.sum(dim=1, keepdim=True)).double()
-        stack.hold("some", bank.values)
+        sizes = torch.linspace(0.8, 1.2, n, device="cuda")[:, None]  # no model is like another
         work = {k: crew._draw(name, 1, 1, "train").batch for name, k in crew._number.items()}
-        found = stack.weigh(work, alpha, parts).cpu()[:, 1:].view(shape)
-        exact = Bank(bank.sites, bank.values.double(), bank.counters)
-        for k in range(n):
-            mixed = exact.combine(alpha[k].cuda(), parts).values.to(torch.bfloat16)
-            off = stack.rows.take(stack.s[k]) != mixed
-            assert off.float().mean() < 1e-3  # numbers that round to the other side
-            wanted = exact.project(stack.rows.take(stack.g[k]).double(), parts)
-            assert (found[k] - wanted).abs().max() < 1e-5 * wanted.abs().max()
+        for turn in range(2):  # in the second one the step is replayed
+            alpha = torch.rand(shape, generator=torch.Generator().manual_seed(turn))
+            alpha = (alpha / alpha.sum(dim=1, keepdim=True)).double()
+            values = bank.values * sizes.roll(turn, 0)
+            stack.hold(str(turn), values)
+            found = stack.weigh(work, alpha, parts).cpu()[:, 1:].view(shape)
+            exact = Bank(bank.sites, values.double(), bank.counters)
+            for k in range(n):
+                mixed = exact.combine(alpha[k].cuda(), parts).values.to(torch.bfloat16)
+                off = stack.rows.take(stack.s[k]) != mixed
+                assert off.float().mean() < 1e-3  # numbers that round to the other side
+                wanted = exact.project(stack.rows.take(stack.g[k]).double(), parts)
+                assert (found[k] - wanted).abs().max() < 1e-5 * wanted.abs().max()

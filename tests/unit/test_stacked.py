@@ -55,6 +55,7 @@ OTHERS = {
     "a stride": small(nn.Conv2d(3, 16, 3, padding=1, stride=2), nn.ReLU()),
     "5 x 5": small(nn.Conv2d(3, 16, 5, padding=2), nn.ReLU()),
     "no bias": small(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.ReLU()),
+    "mirrored borders": small(nn.Conv2d(3, 16, 3, padding=1, padding_mode="reflect"), nn.ReLU()),
     "groups": small(*CONVOLUTION, nn.Conv2d(16, 16, 3, padding=1, groups=2), nn.ReLU()),
     "24 channels": small(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU()),
     "8 channels": small(*CONVOLUTION, nn.Conv2d(16, 8, 3, padding=1), nn.ReLU()),

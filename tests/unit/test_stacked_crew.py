@@ -36,6 +36,12 @@ def network() -> nn.Module:
     )  # fmt: skip
 
 
+def half_frozen() -> nn.Module:
+    made = network()
+    made[0].requires_grad_(False)
+    return made
+
+
 def site(name: str, n: int) -> CifarSite:
     random = np.random.default_rng(n)
     images = random.integers(256, size=(n, 3, 32, 32)).astype(np.uint8)
@@ -44,9 +50,11 @@ def site(name: str, n: int) -> CifarSite:
     return CifarSite(name, pictures, names, pictures, names, 0, False)
 
 
-def clients_of(training=TRAINING, sizes=(20, 33, 40), build=network) -> dict[str, Client]:
+def clients_of(
+    training=TRAINING, sizes=(20, 33, 40), build=network, loss=cifar_loss
+) -> dict[str, Client]:
     torch.manual_seed(0)
-    bench = Workbench(build(), cifar_loss, training, CPU)
+    bench = Workbench(build(), loss, training, CPU)
     names = "abc"[: len(sizes)]
     return {
         name: Client(name, site(name, n), bench, Seeds(1), MemoryShelf())
@@ -192,6 +200,17 @@ def test_why_not_together(monkeypatch) -> None:
     odd = clients_of(fitting)
     odd["a"].data = object()
     assert "pictures" in why_not_together(odd)
+    smooth = clients_of(fitting, loss=lambda network, batch: 0.9 * cifar_loss(network, batch))
+    assert "loss" in why_not_together(smooth)
+    assert "frozen" in why_not_together(clients_of(fitting, build=half_frozen))
+    old = clients_of(fitting)
+    for client in old.values():
+        client.workbench.device = torch.device("cuda")
+    for capability, told in (((7, 5), "the GPU has no bf16"), ((8, 0), "")):
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda device, found=capability: found
+        )
+        assert why_not_together(old) == told
     monkeypatch.setattr(stacked, "find_spec", lambda name: None)
     assert "Triton" in why_not_together(clients_of(fitting))
 

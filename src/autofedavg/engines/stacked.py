@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+AMPERE = (8, 0)  # the first generation with bf16 in hardware
 MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
 
 
@@ -51,10 +52,17 @@ def why_not_together(clients: Mapping[str, Client]) -> str:
     training = some.workbench.training
     if find_spec("triton") is None:
         return "Triton is not installed"
+    device = some.workbench.device
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
+        return "the GPU has no bf16"
     if training.precision != "bf16" or training.optimiser != "sgd":
         return "only SGD in bf16 is done together"
     if not all(isinstance(client.data, PictureSite) for client in clients.values()):
         return "the sites' data are not pictures with classes"
+    if some.workbench.loss_of is not _pictures(some).plain_loss:
+        return "the loss is not the sites' own"
+    if some.workbench.layout.trainable != some.workbench.layout.size:
+        return "parts of the network are frozen"
     layers = _layers(some)
     if layers is None:
         return "the network has layers other than 3 x 3 convolutions, maxima and linear ones"

@@ -94,6 +94,7 @@ class _Reader:
         fitting = inputs <= 3 or (inputs >= FEW and _is_power(inputs))
         if (
             plain != ((3, 3), (1, 1), (1, 1), (1, 1), 1)
+            or module.padding_mode != "zeros"
             or module.bias is None
             or inputs != self._channels
             or not fitting

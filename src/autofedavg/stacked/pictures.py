@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from autofedavg.seeds import Seeds
-from autofedavg.workbench import Training
+from autofedavg.workbench import Loss, Training
 
 
 class Steps(NamedTuple):
@@ -38,6 +38,10 @@ class PictureSite(Protocol):
     """A site whose loss is the mean cross entropy of square pictures, moved and flipped."""
 
     shown: Shown
+
+    @property
+    def plain_loss(self) -> Loss:
+        """That loss as a function: a problem with any other is not taken for it."""
 
     def pictures(self) -> tuple[Tensor, Tensor]:
         """Its own pictures in bytes (n, channels, size, size), and their classes."""

@@ -63,7 +63,7 @@ class Stack:
         self.rows = Rows(layers, layout)
         clients = len(pictures.starts)
         self.p, self.m, self.g = (self._zeros(clients, self.rows.stride) for _ in range(3))
-        self.start = self._zeros(clients, self.rows.stride)
+        self.start = self.p[:0]  # where FedProx pulls to; nobody else needs it
         self.s = self.p.bfloat16()
         self.now = self._zeros(slots, dtype=torch.int32)
         self.at = self._zeros(1, dtype=torch.int32)
@@ -102,6 +102,8 @@ class Stack:
         self.how.copy_(torch.tensor(how))
         self.m.zero_()
         pull = bool(how[3])
+        if pull and not len(self.start):
+            self.start = torch.empty_like(self.p)
         if pull:
             self.start.copy_(self.p)
         self.s.copy_(self.p)
@@ -120,10 +122,10 @@ class Stack:
         """Keeps w_1 .. w_K, (K, D), to be mixed; the same ones are kept once."""
         if self._held == digest:
             return
-        if len(self._bank) != len(values):
-            self._bank = self._zeros(len(values), self.rows.stride)
-            self._weighing = None
         self._held = ""
+        if len(self._bank) != len(values):
+            self._weighing, self._bank = None, self.p[:0]  # given back before the new one is made
+            self._bank = self._zeros(len(values), self.rows.stride)
         for model, row in zip(values, self._bank, strict=True):
             self.rows.put(model, row)
         self._held = digest
@@ -202,7 +204,7 @@ class Stack:
         """A training step; with FedProx's pull, or without."""
         if pull not in self._graphs:
             program = Program(self, self.now, self.table, learn=True, pull=pull)
-            loaded = self.table.clone()
+            loaded, known = self.table.clone(), self._loaded.pop("table", EMPTY)
             self.rewind()
             self.table.fill_(NOBODY)  # the first time is for compiling alone
             program.launch()
@@ -211,6 +213,7 @@ class Stack:
             with torch.cuda.graph(graph):
                 program.launch()
             self.table.copy_(loaded)
+            self._loaded["table"] = known
             self._graphs[pull] = graph
         return self._graphs[pull]
 

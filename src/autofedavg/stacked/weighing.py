@@ -6,6 +6,7 @@ multiplies the gradient with each w_k: dL/dalpha_k = <grad L(w), w_k>.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +62,9 @@ class Weighing:
     def __init__(
         self, stack: Stack, bank: Tensor, clients: Sequence[int], layers: Layers | None
     ) -> None:
-        self._stack, self._bank, self._layered = stack, bank, layers is not None
+        # The stack keeps this; the other way round it would take a collection to free the two.
+        self._stack: Stack = weakref.proxy(stack)
+        self._bank, self._layered = bank, layers is not None
         self._rows = torch.tensor(clients, dtype=torch.int32, device=stack.device)
         groups = torch.split(self._rows, stack.width)
         self._programs = [Program(stack, group, None, learn=False) for group in groups[:-1]]

@@ -130,6 +130,8 @@ class CifarSite:
         train_on_holdout: whether it is trained on all the same.
     """
 
+    plain_loss = staticmethod(cifar_loss)
+
     def __init__(
         self,
         site: str,
