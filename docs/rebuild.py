@@ -1,6 +1,7 @@
 """Rebuilds every table and figure of published runs in the documentation: `python docs/rebuild.py`.
 
-A table stands between `<!-- results: STUDY TABLE -->` and `<!-- /results -->`.
+A table stands between `<!-- results: STUDY TABLE -->` and `<!-- /results -->`. Studies that ask one
+question of different data stand side by side in tables and figures of their own, `ACROSS`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from pathlib import Path
 
 from autofedavg.report.build import report_tables
 from autofedavg.report.figures import all_figures
+from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.page import drawn
 from autofedavg.report.read import Results, read_results
+from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "reproduction.md")
@@ -22,6 +25,15 @@ FIGURES = {  # file in docs/img: study, figure
     "lgg-alpha.svg": ("study-lgg", "alpha"),
     "lgg-differences.svg": ("study-lgg", "differences"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
+    "bad-sites.svg": ("bad-sites", "across"),
+}
+ACROSS = {  # a question: its studies, by what differs between them
+    "bad-sites": {
+        "none": "demo",
+        "I, the largest": "study-bad-site",
+        "III": "study-bad-middle-site",
+        "II, the smallest": "study-bad-small-site",
+    }
 }
 
 
@@ -32,16 +44,85 @@ def results(study: str) -> Results:
 
 @cache
 def tables(study: str) -> dict[str, str]:
-    """Every table of a study as Markdown, by name."""
+    """Every table of a study, or of studies side by side, as Markdown, by name."""
+    if study in ACROSS:
+        return {"scores": to_markdown(across_table(study))}
     made = report_tables(results(study))
     return {table.name: to_markdown(table) for part in made.values() for table in part}
 
 
 def figure(study: str, name: str) -> str:
     """A figure of a study as the report draws it, on white: pages may be dark."""
-    found = [f for part in all_figures(results(study)).values() for f in part if f.name == name]
-    (one,) = found
+    if study in ACROSS:
+        one = across_figure(study)
+    else:
+        parts = all_figures(results(study)).values()
+        (one,) = (f for part in parts for f in part if f.name == name)
     return drawn(one).svg.replace("<svg ", '<svg style="background: white" ', 1) + "\n"
+
+
+def across(question: str) -> dict[str, dict[str, list[float]]]:
+    """Label -> study -> global test avg of every repeat, of the rows that all studies have."""
+    studies = {name: results(study) for name, study in ACROSS[question].items()}
+    shared = set.intersection(*({row.name for row in each.rows} for each in studies.values()))
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, each in studies.items():
+        for row in (row for row in each.rows if row.name in shared):
+            values = [s.global_test_avg for s in row.summaries if s.global_test_avg is not None]
+            if values:
+                found.setdefault(row.label, {})[name] = values
+    return found
+
+
+def across_table(question: str) -> Table:
+    """Rows by studies: global test avg, and how far a row is behind the best where it is most."""
+    marked = mark_best(
+        [
+            (label, tuple(percent_cell(values) for values in studies.values()))
+            for label, studies in across(question).items()
+        ]
+    )
+    values = [[cell.value or 0.0 for cell in cells] for _, cells in marked]
+    best = [max(column) for column in zip(*values, strict=True)]
+    behind = [max(b - v for b, v in zip(best, mine, strict=True)) for mine in values]
+    rows = tuple(
+        (label, (*cells, Cell(most))) for (label, cells), most in zip(marked, behind, strict=True)
+    )
+    (repeats,) = {len(v) for studies in across(question).values() for v in studies.values()}
+    notes = (
+        f"Global test avg, in percent; best per column marked. {repeats} repeats (seeds) each, ± "
+        "is the standard deviation over them. Last column: points behind the best row, where they "
+        "are most.",
+    )
+    heads = (*ACROSS[question], "furthest behind")
+    return Table("scores", "Site with mirrored training labels", heads, rows, notes)
+
+
+def across_figure(question: str) -> Figure:
+    """A panel for every study: each row's repeats, and their mean."""
+    data: Data = [
+        {"row": label, "study": name, "score": 100 * value}
+        for label, studies in across(question).items()
+        for name, values in studies.items()
+        for value in values
+    ]
+    names, labels = list(ACROSS[question]), list(across(question))
+    y: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels}
+    x: Spec = {"field": "score", "type": "quantitative", "title": "global test avg, %",
+               "scale": {"zero": False}}  # fmt: skip
+    spec: Spec = {
+        "data": {"values": data},
+        "columns": 2,
+        "facet": {"field": "study", "type": "nominal", "sort": names,
+                  "title": "site with mirrored training labels"},
+        "spec": {"width": 250, "height": {"step": 22}, "layer": [
+            {"mark": {"type": "circle", "size": 40, "color": COLOURS[0], "opacity": 0.6},
+             "encoding": {"x": x, "y": y}},
+            {"mark": {"type": "tick", "color": INK, "thickness": 3, "height": 16},
+             "encoding": {"x": {**x, "aggregate": "mean"}, "y": y}},
+        ]},
+    }  # fmt: skip
+    return Figure("across", "Whichever site is bad", "", data, spec)
 
 
 def rebuilt(page: str) -> str:
