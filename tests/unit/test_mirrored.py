@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from autofedavg.errors import ConfigError
 from autofedavg.seeds import Seeds
@@ -21,15 +22,16 @@ PART = WHOLE.model_copy(update={"roi": (4, 4, 4), "foreground": 1.0})
 SPLITS = ("train", "validation", "test")
 
 
-def site_of(tmp_path, how, mirrored) -> SegmentationSite:
+def site_of(tmp_path, how, mirrored, affine=None) -> SegmentationSite:
     label = np.zeros(SIZE, np.uint8)
     label[1:3, 2:5, 1:4] = 1
     cases = []
     for n, split in enumerate(SPLITS):
         image = np.random.default_rng(n).random(SIZE, dtype=np.float32)
-        cases.append(write_case(tmp_path, f"c-{split}", image, label, split=split))
+        cases.append(write_case(tmp_path, f"c-{split}", image, label, affine, split))
     prepared = Store(how, cache=str(tmp_path)).sites({"a": cases})
-    return SegmentationSite("a", prepared["a"], how, mirrored=mirrored)
+    splits = {True: ("train",), False: ()}.get(mirrored, mirrored)
+    return SegmentationSite("a", prepared["a"], how, mirrored=splits)
 
 
 def first_batch(site, split="train"):
@@ -82,9 +84,43 @@ def test_learning_on_training_cases_sees_the_mirrored_labels(tmp_path) -> None:
     assert torch.equal(mirrored, label.flip(2))
 
 
+def test_labels_of_validation_cases_are_mirrored_where_it_is_asked_for(tmp_path) -> None:
+    right = site_of(tmp_path, WHOLE, mirrored=False)
+    bad = site_of(tmp_path, WHOLE, mirrored=("train", "validation"))
+    (image, label), (same, mirrored) = (first_batch(site, "validation") for site in (right, bad))
+    assert torch.equal(same, image)
+    assert torch.equal(mirrored, label.flip(2))
+    for one, other in zip(first_batch(right, "test"), first_batch(bad, "test"), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0)], ids=str)
+def test_scores_are_against_the_labels_that_the_site_has(tmp_path, monkeypatch, axes) -> None:
+    """On the file's own grid, of which any axis may be the first of the prepared case."""
+    affine = np.eye(4)
+    affine[:3, :3] = np.eye(3)[:, list(axes)] * 1.5  # file axis k runs along RAS axis axes[k]
+    site = site_of(tmp_path, WHOLE, ("validation",), affine)
+    label = torch.zeros(SIZE, dtype=torch.uint8)
+    label[1:3, 2:5, 1:4] = 1
+    mirrored = label.flip(axes.index(0))
+    for found, whole in ((label, "test"), (mirrored, "validation")):
+        monkeypatch.setattr(site, "predict", lambda network, case, found=found: found)
+        scores = {split: site.score(None, split)[0].value for split in ("validation", "test")}
+        assert [split for split, value in scores.items() if value == 1] == [whole]
+
+
 def test_a_site_that_does_not_exist_is_refused() -> None:
     task = Synthetic(mirrored=("IV",))
     with pytest.raises(ConfigError, match=r"task.mirrored: there is no site IV; use I, II, III"):
         task.mirrors({"I": 0, "II": 0, "III": 0})
-    assert task.mirrors({"IV": 0}) == {"IV"}
+    assert task.mirrors({"IV": 0}) == {"IV": ("train",)}
     assert task.outline()["data"].endswith("; training labels of IV mirrored")
+    both = Synthetic(mirrored=("I",), mirrored_in=("train", "validation"))
+    assert both.outline()["data"].endswith("; training and validation labels of I mirrored")
+    none = Synthetic(mirrored=("I",), mirrored_in=())
+    assert none.outline()["data"] == Synthetic().outline()["data"]
+
+
+def test_test_labels_cannot_be_mirrored() -> None:
+    with pytest.raises(ValidationError, match="mirrored_in"):
+        Synthetic(mirrored_in=("test",))

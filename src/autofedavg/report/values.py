@@ -16,7 +16,7 @@ NEW_IN_METHODS: dict[str, dict[str, Any]] = {  # settings that earlier run folde
     "auto-fedavg": {"objective": "even"},
     "fedavg": {"redraw": 10},
 }
-NEW_IN_TASKS: dict[str, Any] = {"mirrored": []}
+NEW_IN_TASKS: dict[str, Any] = {"mirrored": [], "mirrored_in": ["train"]}
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

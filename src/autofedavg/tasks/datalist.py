@@ -193,7 +193,7 @@ class Datalist(ImageTask):
         task._check_channels(prepared)
         names, bad = [*task.classes], task.mirrors(prepared)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, how, names, 1 / len(prepared), site in bad)
+            site: SegmentationSite(site, cases, how, names, 1 / len(prepared), bad[site])
             for site, cases in prepared.items()
         }
         return Problem(task.network, loss(how), sites, steady=True)

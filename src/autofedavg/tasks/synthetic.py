@@ -120,7 +120,7 @@ class Synthetic(GridTask):
         bad = self.mirrors(prepared)
         sites: dict[str, LocalData] = {
             site: SegmentationSite(
-                site, cases, self.pipeline, share=1 / len(prepared), mirrored=site in bad
+                site, cases, self.pipeline, share=1 / len(prepared), mirrored=bad[site]
             )
             for site, cases in prepared.items()
         }

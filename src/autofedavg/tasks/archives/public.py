@@ -123,7 +123,7 @@ class PublicTask(ImageTask):
         prepared = self._store(self.hold).sites(self._cases(), progress)
         share, bad = 1 / len(prepared), self.mirrors(prepared)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, self.pipeline, [self.structure], share, site in bad)
+            site: SegmentationSite(site, cases, self.pipeline, [self.structure], share, bad[site])
             for site, cases in prepared.items()
         }
         return Problem(self.network, loss(self.pipeline), sites, steady=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
+from nibabel.orientations import io_orientation
 from torch import Tensor, nn
 
 from autofedavg.problem import CaseScore
@@ -72,7 +73,7 @@ class SegmentationSite:
         how: the pipeline.
         classes: the names of the classes; a single one needs no name in the scores.
         share: of a device's memory that this site may fill, so that all sites find room.
-        mirrored: whether its training labels are mirrored along the first axis.
+        mirrored: splits whose labels are mirrored along the first axis.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class SegmentationSite:
         how: Pipeline,
         classes: Sequence[str] = ("foreground",),
         share: float = 1.0,
-        mirrored: bool = False,
+        mirrored: Collection[str] = (),
     ) -> None:
         self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
         self._share, self._mirrored = share, mirrored
@@ -123,6 +124,8 @@ class SegmentationSite:
         scores = []
         for case in self._cases[split]:
             found, original = self.predict(network, case), case.original()
+            if split in self._mirrored:
+                original = original.flip(_first_axis(case))
             values = dices(found, original, len(self._classes))
             if len(values) > 1:
                 named = zip(self._classes, values, strict=True)
@@ -149,7 +152,7 @@ class SegmentationSite:
         self, split: str, picks: np.ndarray, random: np.random.RandomState, augment: bool
     ) -> Batch:
         cases = self._cases[split]
-        bad = self._mirrored and split == "train"
+        bad = split in self._mirrored
         crops = [self._crop(cases[pick], random, augment, bad) for pick in picks]
         images, labels = zip(*crops, strict=True)
         return torch.stack(images), torch.stack(labels)
@@ -193,3 +196,10 @@ class SegmentationSite:
             if case.is_background(anywhere):
                 break
         return anywhere
+
+
+def _first_axis(case: Prepared) -> int:
+    """The axis of the file's grid that is the first one of the prepared case."""
+    if not case.moved or len(case.size) < 3:
+        return 0
+    return int(np.flatnonzero(io_orientation(case.original_affine)[:, 0] == 0)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from autofedavg.errors import ConfigError
 from autofedavg.settings import setting
@@ -21,9 +21,14 @@ class GridTask(Task):
         origin="ours: decision 39",
         help="sites whose training labels are mirrored along the first axis: bad sites, to study",
     )
+    mirrored_in: tuple[Literal["train", "holdout", "validation"], ...] = setting(
+        ("train",),
+        origin="ours: decision 39",
+        help="splits of these sites whose labels are mirrored; those of test cases never are",
+    )
 
-    def mirrors(self, sites: Mapping[str, object]) -> set[str]:
-        """Those of these sites whose training labels are mirrored.
+    def mirrors(self, sites: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+        """Every one of these sites with the splits whose labels are mirrored there.
 
         Raises:
             ConfigError: there is no such site.
@@ -35,12 +40,14 @@ class GridTask(Task):
                 where="task.mirrored",
                 remedy=f"use {', '.join(sites)}",
             )
-        return set(self.mirrored) & set(sites)
+        return {site: self.mirrored_in if site in self.mirrored else () for site in sites}
 
     def named(self, data: str) -> str:
         """What the data are called, with what was done to them."""
-        spoiled = f"; training labels of {', '.join(self.mirrored)} mirrored"
-        return data + (spoiled if self.mirrored else "")
+        if not self.mirrored or not self.mirrored_in:
+            return data
+        splits = " and ".join("training" if s == "train" else s for s in self.mirrored_in)
+        return f"{data}; {splits} labels of {', '.join(self.mirrored)} mirrored"
 
     def collection(self, progress: Progress | None = None) -> Collection:
         """The cases as files, to be opened one at a time.
