@@ -7,6 +7,7 @@ question of different data stand side by side in tables and figures of their own
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.page import drawn
-from autofedavg.report.read import Results, read_results
+from autofedavg.report.read import Results, Row, read_results
 from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 
 ROOT = Path(__file__).parents[1]
@@ -27,12 +28,15 @@ FIGURES = {  # file in docs/img: study, figure
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
     "bad-sites.svg": ("bad-sites", "across"),
 }
+RULES = ("fedavg", "fedavg-even")
+CHOSEN = "FedAvg - size or even, by validation"
 ACROSS = {  # a question: its studies, by what differs between them
     "bad-sites": {
         "none": "demo",
         "I, the largest": "study-bad-site",
         "III": "study-bad-middle-site",
         "II, the smallest": "study-bad-small-site",
+        "I, and validation": "study-bad-site-votes",
     }
 }
 
@@ -46,9 +50,10 @@ def results(study: str) -> Results:
 def tables(study: str) -> dict[str, str]:
     """Every table of a study, or of studies side by side, as Markdown, by name."""
     if study in ACROSS:
-        return {"scores": to_markdown(across_table(study))}
-    made = report_tables(results(study))
-    return {table.name: to_markdown(table) for part in made.values() for table in part}
+        made = (across_table(study), repeats_table(study))
+        return {table.name: to_markdown(table) for table in made}
+    parts = report_tables(results(study)).values()
+    return {table.name: to_markdown(table) for part in parts for table in part}
 
 
 def figure(study: str, name: str) -> str:
@@ -71,7 +76,29 @@ def across(question: str) -> dict[str, dict[str, list[float]]]:
             values = [s.global_test_avg for s in row.summaries if s.global_test_avg is not None]
             if values:
                 found.setdefault(row.label, {})[name] = values
+            if row.name == RULES[-1]:
+                found.setdefault(CHOSEN, {})[name] = chosen(each)
     return found
+
+
+def chosen(study: Results) -> list[float]:
+    """Global test avg of every repeat by whichever fixed rule validates better in it."""
+    rules = [row for row in study.rows if row.name in RULES]
+    tested = [dict(zip(row.whole, row.summaries, strict=True)) for row in rules]
+    found = []
+    for seed in tested[0]:
+        options = [
+            (validated(row, seed), mine[seed].global_test_avg or 0.0)
+            for row, mine in zip(rules, tested, strict=True)
+        ]
+        found.append(max(options)[1])
+    return found
+
+
+def validated(row: Row, seed: int) -> float:
+    """The validation score by which this repeat's model was selected."""
+    lines = [line for r in row.repeats if r.seed == seed for line in r.rounds]
+    return max(float(line["validation"]["mean"]) for line in lines)
 
 
 def across_table(question: str) -> Table:
@@ -96,6 +123,24 @@ def across_table(question: str) -> Table:
     )
     heads = (*ACROSS[question], "furthest behind")
     return Table("scores", "Site with mirrored training labels", heads, rows, notes)
+
+
+def repeats_table(question: str) -> Table:
+    """In how many repeats a row is above the first one's with the same seed, by studies."""
+    found = across(question)
+    found.pop(CHOSEN)  # in most repeats it is one of the others
+    (first, against), *others = found.items()
+
+    def above(study: str, values: Sequence[float]) -> Cell:
+        pairs = list(zip(values, against[study], strict=True))
+        return Cell(text=f"{sum(mine > other for mine, other in pairs)} of {len(pairs)}")
+
+    rows = tuple(
+        (label, tuple(above(study, values) for study, values in studies.items()))
+        for label, studies in others
+    )
+    notes = (f"Seeds in which the global test avg is above that of {first} with the same seed.",)
+    return Table("repeats", f"Repeats above {first}", tuple(ACROSS[question]), rows, notes)
 
 
 def across_figure(question: str) -> Figure:

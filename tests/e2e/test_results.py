@@ -2,12 +2,14 @@
 
 import json
 import re
+import statistics
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 from autofedavg import cli
+from autofedavg.experiment.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
@@ -44,6 +46,28 @@ def test_numbers_in_the_text_are_in_the_tables(rebuild) -> None:
     assert len(found) > 5
     missing = [number for number in found if number not in NUMBER.findall(known)]
     assert not missing
+
+
+def test_the_one_call_that_can_be_looked_at_alone() -> None:
+    """The same models until and in round 10, averaged with even and with learned weights."""
+    home = ROOT / "results" / "table1-cifar10"
+    even, learned = (
+        Ledger(home / row / "seed-0").rounds() for row in ("fedavg-even", "n-dirichlet")
+    )
+    for one, other in zip(even[:9], learned[:9], strict=True):
+        assert (one["loss"], one["test"]) == (other["loss"], other["test"])
+    first, second = even[9], learned[9]
+    assert first["loss"] == second["loss"]
+    better = [second["test"]["sites"][k] > score for k, score in first["test"]["sites"].items()]
+    scores = f"{100 * second['test']['mean']:.1f} against\n{100 * first['test']['mean']:.1f} %"
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    assert f"({scores}; better on {sum(better)} of {len(better)} parts" in text
+    later = [
+        100 * (mine["test"]["mean"] - other["test"]["mean"])
+        for mine, other in zip(learned[14:], even[14:], strict=True)
+    ]
+    assert f"differ by {statistics.stdev(later):.1f} points" in text
+    assert abs(statistics.fmean(later)) < 0.05  # "by none on average"
 
 
 def test_every_figure_is_the_one_rebuilt(rebuild) -> None:
