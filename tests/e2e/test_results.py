@@ -59,8 +59,8 @@ def test_the_one_call_that_can_be_looked_at_alone() -> None:
     first, second = even[9], learned[9]
     assert first["loss"] == second["loss"]
     better = [second["test"]["sites"][k] > score for k, score in first["test"]["sites"].items()]
-    scores = f"{100 * second['test']['mean']:.1f} against\n{100 * first['test']['mean']:.1f} %"
-    text = (ROOT / "docs" / "reproduction.md").read_text()
+    scores = f"{100 * second['test']['mean']:.1f} against {100 * first['test']['mean']:.1f} %"
+    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
     assert f"({scores}; better on {sum(better)} of {len(better)} parts" in text
     later = [
         100 * (mine["test"]["mean"] - other["test"]["mean"])
