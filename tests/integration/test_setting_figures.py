@@ -1,5 +1,7 @@
 """What a single setting does: which rows stand on one line, and on which axis."""
 
+import re
+
 import pytest
 import vl_convert
 
@@ -74,6 +76,8 @@ def test_every_panel_has_the_axis_that_its_values_ask_for(home) -> None:
     assert all(domain == domains[0] for domain in domains)
     picture = vl_convert.vegalite_to_svg(figure.printed(), vl_version=VERSION)
     assert "beta_rate" in picture
+    shown = set(re.findall(r">([^<>]+)</text>", picture))
+    assert {"1", "100", "0.1", "0.2", "0.5", "5", "0"} <= shown  # every value at its tick
 
 
 def test_rows_without_a_global_model_are_on_no_line(tmp_path) -> None:

@@ -135,13 +135,13 @@ def _panel(
     path = str(data[0]["setting"])
     values = sorted({point["value"] for point in data})
     x: Spec = {"field": "value", "type": "quantitative", "title": path.removeprefix("method."),
-               "scale": {**_scale(values), "padding": 12},
-               "axis": {"values": values, "labelOverlap": True}}  # fmt: skip
+               "scale": {**_scale(values), "padding": 12, "nice": False},
+               "axis": {"values": values, "labelOverlap": True, "format": ".3~g"}}  # fmt: skip
     y: Spec = {"type": "quantitative", "title": "global test avg, %",
                "scale": {"zero": False, "domain": list(heights), "nice": True}}  # fmt: skip
     lines = list(dict.fromkeys(point["line"] for point in data))
     colour: Spec = {"field": "line", "type": "nominal", "title": None, "sort": lines,
-                    "legend": {"orient": "bottom", "columns": 1}}  # fmt: skip
+                    "legend": {"orient": "bottom", "columns": 1, "labelLimit": 480}}  # fmt: skip
     tips = tooltip(("row", ""), ("value", "g"), ("score", ".2f"), ("repeats", "d"))
     only = [{"filter": {"field": "setting", "equal": path}}]
     layers: list[Spec] = [
