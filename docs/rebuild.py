@@ -26,6 +26,7 @@ FIGURES = {  # file in docs/img: study, figure
     "lgg-alpha.svg": ("study-lgg", "alpha"),
     "lgg-differences.svg": ("study-lgg", "differences"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
+    "bad-site-settings.svg": ("ablation-bad-site", "settings"),
     "bad-sites.svg": ("bad-sites", "across"),
 }
 RULES = ("fedavg", "fedavg-even")
