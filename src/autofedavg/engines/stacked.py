@@ -52,11 +52,11 @@ def why_not_together(clients: Mapping[str, Client]) -> str:
     training = some.workbench.training
     if find_spec("triton") is None:
         return "Triton is not installed"
+    if training.precision != "bf16" or training.optimiser != "sgd":
+        return "only SGD in bf16 is done together"
     device = some.workbench.device
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
         return "the GPU has no bf16"
-    if training.precision != "bf16" or training.optimiser != "sgd":
-        return "only SGD in bf16 is done together"
     if not all(isinstance(client.data, PictureSite) for client in clients.values()):
         return "the sites' data are not pictures with classes"
     if some.workbench.loss_of is not _pictures(some).plain_loss:

@@ -102,9 +102,9 @@ class Stack:
         self.how.copy_(torch.tensor(how))
         self.m.zero_()
         pull = bool(how[3])
-        if pull and not len(self.start):
-            self.start = torch.empty_like(self.p)
         if pull:
+            if not len(self.start):
+                self.start = torch.empty_like(self.p)
             self.start.copy_(self.p)
         self.s.copy_(self.p)
         self._ready = {}
