@@ -1,21 +1,22 @@
 """Rebuilds every table and figure of published runs in the documentation: `python docs/rebuild.py`.
 
-A table stands between `<!-- results: STUDY TABLE -->` and `<!-- /results -->`. Studies that ask one
-question of different data stand side by side in tables and figures of their own, `ACROSS`.
+A table stands between `<!-- results: STUDY TABLE -->` and `<!-- /results -->`. Studies that differ
+in which site is bad stand side by side in tables and a figure of their own, `BAD_SITES`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from autofedavg.report.build import report_tables
+from autofedavg.report.differences import repeats_above
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.page import drawn
+from autofedavg.report.picks import selected
 from autofedavg.report.read import Results, Row, read_results
 from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 
@@ -31,14 +32,13 @@ FIGURES = {  # file in docs/img: study, figure
 }
 RULES = ("fedavg", "fedavg-even")
 CHOSEN = "FedAvg - size or even, by validation"
-ACROSS = {  # a question: its studies, by what differs between them
-    "bad-sites": {
-        "none": "demo",
-        "I, the largest": "study-bad-site",
-        "III": "study-bad-middle-site",
-        "II, the smallest": "study-bad-small-site",
-        "I, and validation": "study-bad-site-votes",
-    }
+ACROSS = "bad-sites"  # the name of these studies together
+BAD_SITES = {  # which site is bad: the study
+    "none": "demo",
+    "I, the largest": "study-bad-site",
+    "III": "study-bad-middle-site",
+    "II, the smallest": "study-bad-small-site",
+    "I, and validation": "study-bad-site-votes",
 }
 
 
@@ -50,8 +50,8 @@ def results(study: str) -> Results:
 @cache
 def tables(study: str) -> dict[str, str]:
     """Every table of a study, or of studies side by side, as Markdown, by name."""
-    if study in ACROSS:
-        made = (across_table(study), repeats_table(study))
+    if study == ACROSS:
+        made = (across_table(), repeats_table())
         return {table.name: to_markdown(table) for table in made}
     parts = report_tables(results(study)).values()
     return {table.name: to_markdown(table) for part in parts for table in part}
@@ -59,55 +59,49 @@ def tables(study: str) -> dict[str, str]:
 
 def figure(study: str, name: str) -> str:
     """A figure of a study as the report draws it, on white: pages may be dark."""
-    if study in ACROSS:
-        one = across_figure(study)
+    if study == ACROSS:
+        one = across_figure()
     else:
         parts = all_figures(results(study)).values()
         (one,) = (f for part in parts for f in part if f.name == name)
     return drawn(one).svg.replace("<svg ", '<svg style="background: white" ', 1) + "\n"
 
 
-def across(question: str) -> dict[str, dict[str, list[float]]]:
-    """Label -> study -> global test avg of every repeat, of the rows that all studies have."""
-    studies = {name: results(study) for name, study in ACROSS[question].items()}
-    shared = set.intersection(*({row.name for row in each.rows} for each in studies.values()))
+@cache
+def across() -> dict[str, dict[str, list[float]]]:
+    """Label -> bad site -> global test avg of every repeat, of the rows that all studies have."""
     found: dict[str, dict[str, list[float]]] = {}
-    for name, each in studies.items():
-        for row in (row for row in each.rows if row.name in shared):
-            values = [s.global_test_avg for s in row.summaries if s.global_test_avg is not None]
-            if values:
-                found.setdefault(row.label, {})[name] = values
+    for site, study in BAD_SITES.items():
+        for row in shared_rows(study):
+            values = [summary.global_test_avg or 0.0 for summary in row.summaries]
+            found.setdefault(row.label, {})[site] = values
             if row.name == RULES[-1]:
-                found.setdefault(CHOSEN, {})[name] = chosen(each)
+                found.setdefault(CHOSEN, {})[site] = chosen(results(study))
     return found
+
+
+def shared_rows(study: str) -> list[Row]:
+    """The rows of a study that all have."""
+    names = set.intersection(*({row.name for row in results(s).rows} for s in BAD_SITES.values()))
+    return [row for row in results(study).rows if row.name in names]
 
 
 def chosen(study: Results) -> list[float]:
     """Global test avg of every repeat by whichever fixed rule validates better in it."""
-    rules = [row for row in study.rows if row.name in RULES]
-    tested = [dict(zip(row.whole, row.summaries, strict=True)) for row in rules]
-    found = []
-    for seed in tested[0]:
-        options = [
-            (validated(row, seed), mine[seed].global_test_avg or 0.0)
-            for row, mine in zip(rules, tested, strict=True)
-        ]
-        found.append(max(options)[1])
-    return found
+    options: dict[int, list[tuple[float, float]]] = {}
+    for row in (row for row in study.rows if row.name in RULES):
+        for repeat, summary in zip(row.finished, row.summaries, strict=True):
+            tested = summary.global_test_avg or 0.0
+            options.setdefault(repeat.seed, []).append((selected(repeat) or 0.0, tested))
+    return [max(found)[1] for found in options.values()]
 
 
-def validated(row: Row, seed: int) -> float:
-    """The validation score by which this repeat's model was selected."""
-    lines = [line for r in row.repeats if r.seed == seed for line in r.rounds]
-    return max(float(line["validation"]["mean"]) for line in lines)
-
-
-def across_table(question: str) -> Table:
+def across_table() -> Table:
     """Rows by studies: global test avg, and how far a row is behind the best where it is most."""
     marked = mark_best(
         [
             (label, tuple(percent_cell(values) for values in studies.values()))
-            for label, studies in across(question).items()
+            for label, studies in across().items()
         ]
     )
     values = [[cell.value or 0.0 for cell in cells] for _, cells in marked]
@@ -116,43 +110,39 @@ def across_table(question: str) -> Table:
     rows = tuple(
         (label, (*cells, Cell(most))) for (label, cells), most in zip(marked, behind, strict=True)
     )
-    (repeats,) = {len(v) for studies in across(question).values() for v in studies.values()}
+    (repeats,) = {len(v) for studies in across().values() for v in studies.values()}
     notes = (
         f"Global test avg, in percent; best per column marked. {repeats} repeats (seeds) each, ± "
         "is the standard deviation over them. Last column: points behind the best row, where they "
         "are most.",
     )
-    heads = (*ACROSS[question], "furthest behind")
+    heads = (*BAD_SITES, "furthest behind")
     return Table("scores", "Site with mirrored training labels", heads, rows, notes)
 
 
-def repeats_table(question: str) -> Table:
-    """In how many repeats a row is above the first one's with the same seed, by studies."""
-    found = across(question)
-    found.pop(CHOSEN)  # in most repeats it is one of the others
-    (first, against), *others = found.items()
-
-    def above(study: str, values: Sequence[float]) -> Cell:
-        pairs = list(zip(values, against[study], strict=True))
-        return Cell(text=f"{sum(mine > other for mine, other in pairs)} of {len(pairs)}")
-
-    rows = tuple(
-        (label, tuple(above(study, values) for study, values in studies.items()))
-        for label, studies in others
+def repeats_table() -> Table:
+    """In how many repeats a row is above FedAvg with the same seed, by studies."""
+    rows: dict[str, list[Cell]] = {}
+    for study in BAD_SITES.values():
+        first, *others = shared_rows(study)
+        for row in others:
+            rows.setdefault(row.label, []).append(repeats_above(row, first))
+    notes = (
+        f"Seeds in which the global test avg is above that of {first.label} with the same seed.",
     )
-    notes = (f"Seeds in which the global test avg is above that of {first} with the same seed.",)
-    return Table("repeats", f"Repeats above {first}", tuple(ACROSS[question]), rows, notes)
+    lines = tuple((label, tuple(cells)) for label, cells in rows.items())
+    return Table("repeats", f"Repeats above {first.label}", tuple(BAD_SITES), lines, notes)
 
 
-def across_figure(question: str) -> Figure:
+def across_figure() -> Figure:
     """A panel for every study: each row's repeats, and their mean."""
     data: Data = [
         {"row": label, "study": name, "score": 100 * value}
-        for label, studies in across(question).items()
+        for label, studies in across().items()
         for name, values in studies.items()
         for value in values
     ]
-    names, labels = list(ACROSS[question]), list(across(question))
+    names, labels = list(BAD_SITES), list(across())
     y: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels}
     x: Spec = {"field": "score", "type": "quantitative", "title": "global test avg, %",
                "scale": {"zero": False}}  # fmt: skip

@@ -44,7 +44,7 @@ def differences_table(results: Results) -> Table | None:
         if baseline is None or row is baseline or not own.keys() & against.keys():
             continue
         tests = [compare(own, against, site) for site in (*results.sites, None)]
-        rows.append((row.label, (*map(_cell, tests), _repeats(row, baseline))))
+        rows.append((row.label, (*map(_cell, tests), repeats_above(row, baseline))))
     if not rows or baseline is None:
         return None
     notes: tuple[str, ...] = (
@@ -74,7 +74,7 @@ def _cell(test: Paired | None) -> Cell:
     return Cell(100 * test.gain, test=test, text=f"{100 * test.gain:+.2f} ({told(test)})")
 
 
-def _repeats(row: Row, baseline: Row) -> Cell:
+def repeats_above(row: Row, baseline: Row) -> Cell:
     """In how many of the seeds that both have the row is ahead; nothing to say of a single one."""
     mine, other = (dict(zip(each.whole, each.summaries, strict=True)) for each in (row, baseline))
     pairs = [(mine[s].global_test_avg, other[s].global_test_avg) for s in mine.keys() & other]

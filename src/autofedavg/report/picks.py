@@ -83,12 +83,13 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
 def _validation(row: Row) -> float | None:
     """The mean validation score of the models that a row selected, over its seeds and folds."""
     counted = row.whole
-    found = [_selected(repeat) for repeat in row.finished if repeat.seed in counted]
+    found = [selected(repeat) for repeat in row.finished if repeat.seed in counted]
     known = [score for score in found if score is not None]
     return statistics.fmean(known) if known else None
 
 
-def _selected(repeat: Repeat) -> float | None:
+def selected(repeat: Repeat) -> float | None:
+    """The validation score by which a run's global model was selected."""
     means = [line["validation"]["mean"] for line in repeat.rounds]
     if repeat.config.get("select") == "last":
         means = means[-1:]
