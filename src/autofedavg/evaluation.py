@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from autofedavg.scores import ScoreRow, Scores
+from autofedavg.scores import Scores
 
 SIGNIFICANT = 0.05
 
@@ -62,10 +62,10 @@ class Paired(NamedTuple):
         return self.p < SIGNIFICANT and self.gain > 0 and self.leans > 0
 
 
-def summarise(rows: Iterable[ScoreRow], metric: str) -> Summary:
+def summarise(scores: Scores, metric: str) -> Summary:
     """The numbers of one run from its test scores."""
     means: dict[str, dict[str, float]] = {}
-    for tested, column in sorted(_kept(rows).columns(metric=metric, split="test")):
+    for tested, column in sorted(scores.columns(metric=metric, split="test")):
         means.setdefault(tested.model, {})[tested.site] = statistics.fmean(column.values)
     matrix = {
         model.removeprefix("local-"): sites
@@ -76,12 +76,12 @@ def summarise(rows: Iterable[ScoreRow], metric: str) -> Summary:
 
 
 def case_means(
-    repeats: Sequence[Iterable[ScoreRow]], metric: str, model: str = "global"
+    repeats: Sequence[Scores], metric: str, model: str = "global"
 ) -> dict[tuple[str, str], float]:
     """(site, case) -> mean test score over the repeats of a run."""
     found: dict[tuple[str, str], list[float]] = {}
-    for rows in repeats:
-        for tested, column in _kept(rows).columns(model, metric, "test"):
+    for scores in repeats:
+        for tested, column in scores.columns(model, metric, "test"):
             for case, value in zip(*column, strict=True):
                 found.setdefault((tested.site, case), []).append(value)
     return {key: statistics.fmean(values) for key, values in found.items()}
@@ -125,10 +125,6 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation over repeats; no deviation for a single one."""
     spread = statistics.stdev(values) if len(values) > 1 else None
     return statistics.fmean(values), spread
-
-
-def _kept(rows: Iterable[ScoreRow]) -> Scores:
-    return rows if isinstance(rows, Scores) else Scores(rows)
 
 
 def _mean(values: Iterable[float]) -> float | None:

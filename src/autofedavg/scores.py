@@ -90,5 +90,3 @@ class Scores:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scores) and self._columns == other._columns
-
-    __hash__ = None  # type: ignore[assignment]  # it grows

@@ -14,7 +14,7 @@ from autofedavg.evaluation import (
     mean_and_spread,
     summarise,
 )
-from autofedavg.scores import ScoreRow
+from autofedavg.scores import ScoreRow, Scores
 
 
 def row(model, site, case, value, split="test", metric="dice"):
@@ -38,14 +38,14 @@ NOISE = [
 
 
 def test_global_test_avg_is_the_mean_over_sites_of_the_mean_over_cases():
-    summary = summarise([*ROWS, *NOISE], "dice")
+    summary = summarise(Scores([*ROWS, *NOISE]), "dice")
     assert summary.by_site == pytest.approx({"A": 0.7, "B": 0.5})
     assert list(summary.by_site) == ["A", "B"]
     assert summary.global_test_avg == pytest.approx(0.6)
 
 
 def test_local_avg_is_the_diagonal_and_local_gen_the_rest():
-    summary = summarise([*ROWS, *NOISE], "dice")
+    summary = summarise(Scores([*ROWS, *NOISE]), "dice")
     assert summary.matrix["A"] == pytest.approx({"A": 0.8, "B": 0.2})
     assert summary.matrix["B"] == pytest.approx({"A": 0.4, "B": 0.6})
     assert summary.local_avg == pytest.approx(0.7)
@@ -53,25 +53,25 @@ def test_local_avg_is_the_diagonal_and_local_gen_the_rest():
 
 
 def test_a_site_s_name_may_begin_with_local():
-    summary = summarise([row("local-local-A", "local-A", "1", 0.5)], "dice")
+    summary = summarise(Scores([row("local-local-A", "local-A", "1", 0.5)]), "dice")
     assert list(summary.matrix) == ["local-A"]
     assert summary.local_avg == 0.5
 
 
 def test_what_was_not_run_has_no_number():
-    nothing = summarise([], "dice")
+    nothing = summarise(Scores(), "dice")
     assert nothing == Summary({}, {})
     assert (nothing.global_test_avg, nothing.local_avg, nothing.local_gen) == (None, None, None)
-    alone = summarise([row("local-A", "A", "1", 0.5)], "dice")
+    alone = summarise(Scores([row("local-A", "A", "1", 0.5)]), "dice")
     assert (alone.global_test_avg, alone.local_avg, alone.local_gen) == (None, 0.5, None)
-    elsewhere = summarise([row("local-A", "B", "1", 0.5)], "dice")
+    elsewhere = summarise(Scores([row("local-A", "B", "1", 0.5)]), "dice")
     assert (elsewhere.local_avg, elsewhere.local_gen) == (None, 0.5)
 
 
 def test_cases_are_averaged_over_repeats():
     repeats = [
-        [row("global", "A", "1", 0.2), row("local-A", "A", "1", 0.9)],
-        [row("global", "A", "1", 0.6), *NOISE],
+        Scores([row("global", "A", "1", 0.2), row("local-A", "A", "1", 0.9)]),
+        Scores([row("global", "A", "1", 0.6), *NOISE]),
     ]
     assert case_means(repeats, "dice") == pytest.approx({("A", "1"): 0.4})
     assert case_means(repeats, "dice", "local-A") == {("A", "1"): 0.9}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autofedavg.evaluation import summarise
-from autofedavg.scores import ScoreRow
+from autofedavg.scores import Scores
 
 # Names of our own that a site's name must not take, in any group.
 RESERVED = ("mean", "all", "down", "up", "global_test_avg", "local_avg", "local_gen")
@@ -61,11 +61,9 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     return {**known, LAST: sum(seconds.values())}
 
 
-def score_points(
-    rows: Iterable[ScoreRow], metric: str, names: Mapping[str, str]
-) -> dict[str, float]:
+def score_points(scores: Scores, metric: str, names: Mapping[str, str]) -> dict[str, float]:
     """The test scores at the end: the columns of the paper's tables, as shares of one."""
-    summary = summarise(rows, metric)
+    summary = summarise(scores, metric)
     found = {names[site]: value for site, value in summary.by_site.items()}
     columns = {
         "global_test_avg": summary.global_test_avg,

@@ -19,7 +19,7 @@ class GridTask(Task):
     mirrored: tuple[str, ...] = setting(
         (),
         origin="ours: decision 39",
-        help="sites whose training labels are mirrored along the first axis: bad sites, to study",
+        help="sites with labels mirrored along the first axis, to study: bad sites",
     )
     mirrored_in: tuple[Literal["train", "holdout", "validation"], ...] = setting(
         ("train",),
