@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autofedavg.client import Client
 from autofedavg.engines.stacked import crew_of
-from autofedavg.engines.workers import Arena, Worker
+from autofedavg.engines.workers import Arena, Worker, gradients_after_fork
 from autofedavg.errors import AutoFedAvgError, ConfigError
 from autofedavg.notes import Lost, Note, Site
 from autofedavg.problem import Problem
@@ -119,6 +119,21 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 
+def forkable(hands: Hands, chosen: bool) -> Hands:
+    """The same, or one worker of as many threads where forked processes could not train.
+
+    Raises:
+        ConfigError: they could not, and the user has `chosen` the workers.
+    """
+    if gradients_after_fork():
+        return hands
+    why = "PyTorch has taken gradients in this process with a GPU in sight: forked workers cannot"
+    if chosen:
+        raise ConfigError(why, where="workers", remedy="use 1 worker, or a process of its own")
+    log.warning("1 worker instead of %d: %s", hands.workers, why)
+    return Hands(1, hands.threads)
+
+
 class Simulator:
     """A fleet of simulated clients; use it as a context manager, so that workers end with it.
 
@@ -145,7 +160,7 @@ class Simulator:
         if not self._sites:
             raise ConfigError("there is no site to train on", where="sites")
         self.device = checked_device(device)
-        self.hands = choose_hands(
+        hands = choose_hands(
             len(self._sites),
             self.device.type,
             usable_cores(),
@@ -153,6 +168,7 @@ class Simulator:
             threads,
             lambda: is_heavy(problem, training, seeds),
         )
+        self.hands = hands if hands.workers == 1 else forkable(hands, chosen=workers is not None)
         with global_seed(0):
             network = problem.network()
         workbench = Workbench(network, problem.loss, training, self.device, problem.steady)

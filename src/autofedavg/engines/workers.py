@@ -188,6 +188,30 @@ class Worker:
         self._process.join()
 
 
+def gradients_after_fork() -> bool:
+    """Whether a process that is forked now could train.
+
+    It could not once PyTorch has taken a gradient here, on any device, with a GPU in sight: it
+    keeps threads for the GPU from then on, which a fork does not copy. It tells nobody but those
+    who try.
+    """
+    if not torch.accelerator.is_available():
+        return True
+    trial = multiprocessing.get_context("fork").Process(target=_take_gradient)
+    trial.start()
+    trial.join()
+    return trial.exitcode == 0
+
+
+def _take_gradient() -> None:
+    """Ends the process, by 0 if there was a gradient."""
+    try:
+        torch.ones(1, requires_grad=True).backward()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        os._exit(1)
+    os._exit(0)
+
+
 def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: int) -> None:
     """The worker's life: requests until it is told to stop or the parent is gone."""
     near.close()

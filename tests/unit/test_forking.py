@@ -1,0 +1,59 @@
+"""Whether processes forked from this one could train, and what is done where they cannot."""
+
+import os
+
+import pytest
+import torch
+
+from autofedavg.engines import workers
+from autofedavg.engines.simulator import Hands, Simulator
+from autofedavg.errors import ConfigError
+from autofedavg.federation import Federation
+from autofedavg.seeds import Seeds
+from autofedavg.workbench import Training
+
+TRAINING = Training(iterations=2)
+
+
+def test_where_forked_processes_cannot_train_one_process_does_everything(
+    problem, monkeypatch, caplog
+):
+    """As many threads as before, so the same bits; a choice of the user's is not overruled."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    with Simulator(problem, TRAINING, Seeds(0), workers=2) as fleet:
+        assert fleet.hands == Hands(2, 1)
+    monkeypatch.setattr(workers, "_take_gradient", lambda: os._exit(1))
+    with Simulator(problem, TRAINING, Seeds(0), threads=1) as fleet:
+        assert fleet.hands == Hands(1, 1)
+    assert "1 worker instead of 3: PyTorch has taken gradients in this process" in caplog.text
+    wrong = "^workers: PyTorch has taken gradients .* use 1 worker, or a process of its own"
+    with pytest.raises(ConfigError, match=wrong):
+        Simulator(problem, TRAINING, Seeds(0), workers=2)
+    with Simulator(problem, TRAINING, Seeds(0), workers=1) as fleet:
+        assert fleet.hands.workers == 1
+
+
+def test_without_a_gpu_no_trial_is_needed(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(workers, "_take_gradient", lambda: os._exit(1))
+    assert workers.gradients_after_fork()
+
+
+def test_a_trial_fails_where_pytorch_refuses(monkeypatch):
+    def refuses(_):
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork")
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert workers.gradients_after_fork()
+    monkeypatch.setattr(torch.Tensor, "backward", refuses)
+    assert not workers.gradients_after_fork()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_machine_with_a_gpu_clients_train_on_the_cpu_after_a_gradient_here(problem):
+    torch.ones(1, requires_grad=True).backward()
+    with Simulator(problem, TRAINING, Seeds(0), threads=1) as fleet:
+        assert fleet.hands == Hands(1, 1)
+        _, losses = Federation(fleet).local_train(1, problem.initial(Seeds(0))[0], T=1)
+    assert set(losses) == {"A", "B", "C"}
