@@ -103,9 +103,9 @@ def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
     return model
 
 
-def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
-    """theta^{s,k}: the shape and type of beta, finite, and not beyond all reason."""
-    number(answer, "loss")
+def theta_of(answer: Note, beta: Tensor, s: int) -> tuple[Tensor, float]:
+    """theta^{s,k}: the shape and type of beta, finite, not beyond all reason; and the loss."""
+    loss = number(answer, "loss")
     if set(answer.arrays) != {"theta"}:
         raise BadAnswer(
             f"answered step {s} with {_names(answer)} instead of theta",
@@ -119,12 +119,12 @@ def theta_of(answer: Note, beta: Tensor, s: int) -> Tensor:
         raise BadAnswer(f"its beta for step {s} has a wrong shape or is not finite", remedy)
     if largest > THETA_BOUND:
         raise BadAnswer(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
-    return theta
+    return theta, loss
 
 
-def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> Tensor:
-    """The gradient of step s: `length` finite numbers of the network's type."""
-    number(answer, "loss")
+def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> tuple[Tensor, float]:
+    """The gradient of step s, `length` finite numbers of the network's type; and the loss."""
+    loss = number(answer, "loss")
     gradient = answer.arrays.get("gradient")
     if (
         gradient is None
@@ -136,7 +136,7 @@ def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> Tensor:
             f"its gradient for step {s} is not {length} finite numbers of {kind}",
             "give every site the same study, or look at this site's images",
         )
-    return gradient
+    return gradient, loss
 
 
 def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -> list[Score]:

@@ -77,6 +77,7 @@ class Federation:
         self._calls = Calls(fleet, self.K, quorum or 0, exchange)
         self._sending = Sending(exchange.down)
         self._sharing = Sharing(self._calls, self._sending)
+        self._learning: list[dict[str, float]] = []  # a message's losses by site
 
     @property
     def K(self) -> int:
@@ -168,7 +169,7 @@ class Federation:
         note = Note({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
         forgetful: list[str] = []
 
-        def read(name: str, answer: Note) -> Tensor | None:
+        def read(name: str, answer: Note) -> tuple[Tensor, float] | None:
             if not lacks(answer):
                 return theta_of(answer, beta, s)
             if name in forgetful:
@@ -184,7 +185,7 @@ class Federation:
             back = self._sharing.deliver(t, shared, dict.fromkeys(forgetful, ()), s, needed)
             asked = dict.fromkeys(back, note)
             stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
-        return {name: theta for name, theta in stepped.items() if theta is not None}
+        return self._learned({name: found for name, found in stepped.items() if found})
 
     def differentiate(
         self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
@@ -206,14 +207,19 @@ class Federation:
         parcel = self._sending.parcel(w)
         note = Note(parcel.arrays, {**facts, **self._sending.sent})
 
-        def read(_: str, answer: Note) -> Tensor:
+        def read(_: str, answer: Note) -> tuple[Tensor, float]:
             return gradient_of(answer, length, w.values.dtype, s)
 
         def mend(_: str, answer: Note) -> Note | None:
             return Note(arrays_of(parcel.model), facts) if lacks(answer) else None
 
         asked = dict.fromkeys(sites, note)
-        return self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend))
+        return self._learned(self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend)))
+
+    def _learned(self, answers: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
+        """What clients found in a step of LearnAggWeight; their losses are noted."""
+        self._learning.append({name: loss for name, (_, loss) in answers.items()})
+        return {name: found for name, (found, _) in answers.items()}
 
     def evaluate(
         self, w: Model | Bank, split: str, metric: str | None = None, *, record: bool = False
@@ -292,3 +298,8 @@ class Federation:
     def take_events(self) -> list[dict[str, Any]]:
         """Who was lost, dropped, asked or sent again, or came back, since this was last asked."""
         return self._calls.take_events()
+
+    def take_learning_losses(self) -> dict[str, list[float | None]]:
+        """Every site's loss in every message of LearnAggWeight since this was last asked."""
+        said, self._learning = self._learning, []
+        return {name: [by.get(name) for by in said] for name in self.names} if said else {}

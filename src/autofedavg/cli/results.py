@@ -45,7 +45,8 @@ def report(
         tables = made.tables
     else:
         made, tables = None, report_tables(watched(lambda told: read_results(runs, baseline, told)))
-    printed = [*tables["scores"], *tables["weights"]]
+    weights = (table for table in tables["weights"] if table.name == "weights")
+    printed = [*tables["scores"], *weights]
     typer.echo(joined(printed, "json" if as_json else format), nl=False)
     if made and out:
         page = watched(lambda told: made.write(out, told))

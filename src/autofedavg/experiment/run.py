@@ -158,6 +158,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
             "beta": _listed(state.beta),
             "learned": state.learned,
             "loss": state.losses,
+            **_learning(federation),
             "validation": {"mean": mean, "sites": by_site},
             "validation_local": local,
             **tested,
@@ -260,6 +261,19 @@ def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
     seen = {str(site): float(score) for site, score in known.get("seen", {}).items()}
     sites = int(known.get("sites", desk.federation.K))  # earlier versions: all of them
     return state, Best(known["score"], known["t"], local, sites, seen)
+
+
+def _learning(federation: Federation) -> dict[str, Any]:
+    """Losses of LearnAggWeight's steps, in a round that called it; of six digits, being many."""
+    losses = federation.take_learning_losses()
+    if not losses:
+        return {}
+    return {
+        "learning_loss": {
+            site: [value if value is None else float(f"{value:.6g}") for value in values]
+            for site, values in losses.items()
+        }
+    }
 
 
 def _listed(values: Tensor | None) -> list[Any] | None:

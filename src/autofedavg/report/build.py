@@ -22,6 +22,7 @@ from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.formats import FORMATS
 from autofedavg.report.gallery import Group, groups, sheet
+from autofedavg.report.learning import learning_table
 from autofedavg.report.page import Drawn, drawn, page
 from autofedavg.report.provenance import (
     data_table,
@@ -159,7 +160,7 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
             classes_table(results),
             sites_table(results),
         ],
-        "weights": [weights_table(results)],
+        "weights": [weights_table(results), learning_table(results)],
         "training": [events_table(results)],
         "cases": [differences_table(results)],
         "costs": [traffic_table(results), time_table(results), speed_table(results)],

@@ -6,6 +6,7 @@ from autofedavg.report.figures.costs import time_figure, traffic_figure
 from autofedavg.report.figures.curves import alpha_figure, loss_figure, validation_figure
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.layers import layer_figures
+from autofedavg.report.figures.learning import learning_figure
 from autofedavg.report.figures.scores import differences_figure, matrix_figure
 from autofedavg.report.figures.settings import setting_figures
 from autofedavg.report.figures.simplex import simplex_figures
@@ -15,7 +16,12 @@ from autofedavg.report.read import Results
 def all_figures(results: Results) -> dict[str, list[Figure]]:
     """The figures by the part of the page they belong to; only those that have data."""
     parts: dict[str, list[Figure | None]] = {
-        "weights": [alpha_figure(results), *simplex_figures(results), *layer_figures(results)],
+        "weights": [
+            alpha_figure(results),
+            learning_figure(results),
+            *simplex_figures(results),
+            *layer_figures(results),
+        ],
         "training": [validation_figure(results), loss_figure(results)],
         "cases": [
             differences_figure(results),

@@ -1,0 +1,86 @@
+"""Whether LearnAggWeight lowers its loss: the first steps of a call against the last ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from autofedavg.report.read import Results, Row
+from autofedavg.report.tables import Cell, Table
+
+PART = 4  # a call's first and last steps are this part of it: single batches say little
+
+
+class Call(NamedTuple):
+    """One call of LearnAggWeight: mean loss over sites, in its first and in its last steps."""
+
+    seed: int
+    fold: int | None
+    t: int
+    steps: int
+    first: float
+    last: float
+
+
+def calls_of(row: Row) -> list[Call]:
+    """The calls of a row's repeats; of a single step none, and folders of earlier versions none."""
+    return [
+        Call(repeat.seed, repeat.fold, int(line["t"]), *ends)
+        for repeat in row.finished or row.repeats
+        for line in repeat.rounds
+        if (ends := _ends(line.get("learning_loss", {})))
+    ]
+
+
+def learning_table(results: Results) -> Table | None:
+    """A line for every row that learns its weights."""
+    rows = []
+    for row in results.rows:
+        calls = calls_of(row)
+        if not calls:
+            continue
+        first, last = (
+            statistics.fmean(getattr(c, end) for c in calls) for end in ("first", "last")
+        )
+        lower = f"{sum(c.last < c.first for c in calls)} of {len(calls)}"
+        steps = statistics.fmean(call.steps for call in calls)
+        cells = (Cell(steps, text=f"{steps:g}"), Cell(first), Cell(last), Cell(last - first))
+        rows.append((row.label, (*cells, Cell(text=lower))))
+    if not rows:
+        return None
+    heads = (
+        "steps a call",
+        "loss in first steps",
+        "in last steps",
+        "change",
+        "calls that lower it",
+    )
+    notes = (
+        "Loss of the averaged model on the batches that the weights are learned on, with the "
+        "weights before each step (Dirichlet: with weights drawn from it); "
+        "mean over sites, calls and repeats, in the first and the last quarter of a "
+        "call's steps. Every step has batches of its own, so a single call may end higher by "
+        "chance. With several steps a message, a message counts as one.",
+    )
+    title = "Loss that the weights are learned by"
+    return Table("learning", title, heads, tuple(rows), notes, decimals=4)
+
+
+def _ends(losses: Mapping[str, Sequence[float | None]]) -> tuple[int, float, float] | None:
+    """Steps, and the mean losses of the first and the last of them; sites count equally."""
+    steps = max((len(values) for values in losses.values()), default=0)
+    if steps < 2:
+        return None
+    part = max(1, steps // PART)
+    first = [_mean(values[:part]) for values in losses.values()]
+    last = [_mean(values[-part:]) for values in losses.values()]
+    both = [(a, b) for a, b in zip(first, last, strict=True) if a is not None and b is not None]
+    if not both:
+        return None
+    return steps, statistics.fmean(a for a, _ in both), statistics.fmean(b for _, b in both)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
