@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "reproduction.md")
 BLOCK = re.compile(r"(<!-- results: (\S+) (\S+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 FIGURES = {  # file in docs/img: study, figure
+    "cifar10-tested.svg": ("table1-cifar10", "tested"),
     "lgg-alpha.svg": ("study-lgg", "alpha"),
     "lgg-differences.svg": ("study-lgg", "differences"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),

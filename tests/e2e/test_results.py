@@ -52,11 +52,13 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
     """The same models until and in round 10, averaged with even and with learned weights."""
     home = ROOT / "results" / "table1-cifar10"
     text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
-    scores, parts, early, late = [], [], [], []
+    scores, parts, above, early, late = [], [], [], [], []
     for seed in range(3):
-        even, learned = (
-            Ledger(home / row / f"seed-{seed}").rounds() for row in ("fedavg-even", "n-dirichlet")
+        even, learned, size = (
+            Ledger(home / row / f"seed-{seed}").rounds()
+            for row in ("fedavg-even", "n-dirichlet", "fedavg")
         )
+        above.append(100 * (learned[9]["test"]["mean"] - size[9]["test"]["mean"]))
         for one, other in zip(even[:9], learned[:9], strict=True):
             assert (one["loss"], one["test"]) == (other["loss"], other["test"])
         first, second = even[9], learned[9]
@@ -74,6 +76,7 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
         assert abs(statistics.fmean(later)) < 0.1  # "less than 0.1 on average"
         early.append(statistics.fmean(second["loss"].values()))
         late.append(statistics.fmean(learned[-1]["loss"].values()))
+    assert f"is {min(above):.1f} to {max(above):.1f} points above FedAvg" in text
     counts = "{}, {} and {}".format(*parts)
     assert f"({', '.join(scores)}; better on {counts} of {len(better)} parts" in text
     means = (statistics.fmean(early), statistics.fmean(late))

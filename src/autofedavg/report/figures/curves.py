@@ -1,4 +1,4 @@
-"""Curves over the rounds: the weights (Figure 3a), the validation score (3b), the loss."""
+"""Curves over the rounds, a panel per row: the weights (Figure 3a), the loss."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autofedavg.report.figures.figure import (
-    HEIGHT,
     INK,
     MOST_LINES,
     SLIDER,
-    WIDTH,
     Data,
     Figure,
     Spec,
@@ -23,16 +21,9 @@ from autofedavg.report.figures.figure import (
     thinned,
     tooltip,
 )
-from autofedavg.report.figures.series import (
-    alpha_series,
-    learns,
-    loss_series,
-    means,
-    validation_series,
-)
+from autofedavg.report.figures.series import alpha_series, learns, loss_series, means
 from autofedavg.report.read import Results, Row
 
-MOST_CURVES = 10
 TALL, LETTERS = 150, 12  # pixels of a panel, and of a line of words beside its curves
 ROUND: Spec = {"field": "t", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}}
 
@@ -58,93 +49,6 @@ def loss_figure(results: Results) -> Figure | None:
         results, list(results.rows), "loss", "Training loss over the rounds", text,
         loss_series, "loss", ".3f", False,
     )  # fmt: skip
-
-
-def validation_figure(results: Results) -> Figure | None:
-    """The global model's validation score, row against row."""
-    data = [item for row in results.rows for item in validation_series(row)]
-    if not data:
-        return None
-    drawn = means(data, "score")
-    labels, left = _best(results, drawn)
-    fixed = _fixed(results)
-    drawn, stride = thinned(
-        [{**item, "fixed": item["row"] in fixed} for item in drawn if item["row"] in labels]
-    )
-    several = any(item["repeats"] > 1 for item in drawn)
-    band = " The band spans the repeats." if several else ""
-    colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels}
-    colour["scale"] = {"domain": labels}
-    y = {"type": "quantitative", "title": "validation score, %", "scale": {"zero": False}}
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "line", "strokeWidth": 2, "point": dots(len(drawn), 18)},
-            "encoding": {
-                "x": ROUND,
-                "y": {**y, "field": "score"},
-                "color": colour,
-                "strokeDash": {
-                    "condition": {
-                        "test": "datum.fixed",
-                        "value": [5, 3],
-                    },
-                    "value": [1, 0],
-                },
-                "tooltip": tooltip(("row", ""), ("t", "d"), ("score", ".2f")),
-            },
-        }
-    ]
-    if several:
-        encoding = {"x": ROUND, "color": colour, "y2": {"field": "greatest"}}
-        layers.insert(
-            0,
-            {
-                "mark": {"type": "area", "opacity": 0.15},
-                "encoding": {**encoding, "y": {**y, "field": "least"}},
-            },
-        )
-    spec = {
-        **row_filter(labels),
-        "data": {"values": drawn},
-        "width": WIDTH,
-        "height": HEIGHT + 40,
-        "layer": layers,
-    }
-    caption = (
-        "Mean over sites of the global model's score on their validation cases, after each round; "
-        f"dashed: rows with fixed weights.{band}{left}{every(stride)}"
-    )
-    return Figure(
-        "validation", "Validation score over the rounds (Figure 3b)", caption, data, spec,
-        about=_ends(drawn),
-    )  # fmt: skip
-
-
-def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
-    """The rows that curves can be told apart of: the baseline and those that end highest."""
-    last = {item["row"]: item["score"] for item in sorted(drawn, key=lambda item: item["t"])}
-    labels = [row.label for row in results.rows if row.label in last]
-    if len(labels) <= MOST_CURVES:
-        return labels, ""
-    baseline = results.row(results.baseline)
-    first = baseline.label if baseline else ""
-    kept = sorted(labels, key=lambda label: (label != first, -last[label]))[:MOST_CURVES]
-    which = f"The {MOST_CURVES} rows of {len(labels)} that end highest"
-    if first in labels:
-        which = f"{first} and the {MOST_CURVES - 1} rows of {len(labels)} that end highest"
-    said = f" {which}; the CSV file has all."
-    return [label for label in labels if label in kept], said
-
-
-def _fixed(results: Results) -> list[str]:
-    return [row.label for row in results.rows if not learns(row)]
-
-
-def _ends(drawn: Data) -> str:
-    """The last values in words."""
-    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
-    said = ", ".join(f"{row} {item['score']:.1f}" for row, item in last.items())
-    return f"Validation score after the last common round: {said}."
 
 
 def _per_site(

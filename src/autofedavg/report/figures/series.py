@@ -55,6 +55,15 @@ def validation_series(row: Row) -> Data:
     ]
 
 
+def tested_series(row: Row) -> Data:
+    """The global model's mean test score after every round that was tested, in percent."""
+    return [
+        {**place, "score": 100 * line["test"]["mean"]}
+        for place, line in _lines(row)
+        if line.get("test", {}).get("mean") is not None
+    ]
+
+
 def loss_series(row: Row) -> Data:
     """Every site's mean training loss of every round."""
     return [

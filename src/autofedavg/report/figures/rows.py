@@ -1,0 +1,193 @@
+"""Scores over the rounds, row against row: on validation cases (Figure 3b), on test cases."""
+
+from __future__ import annotations
+
+from autofedavg.report.figures.curves import ROUND
+from autofedavg.report.figures.figure import (
+    HEIGHT,
+    WIDTH,
+    Data,
+    Figure,
+    Spec,
+    dots,
+    every,
+    row_filter,
+    thinned,
+    tooltip,
+)
+from autofedavg.report.figures.series import learns, means, tested_series, validation_series
+from autofedavg.report.read import Results, Row
+
+MOST_CURVES = 10
+LONG = 20  # rounds, from which on the first ones are left out of a scale
+DASHED = "dashed: rows with fixed weights."
+
+
+def validation_figure(results: Results) -> Figure | None:
+    """The global model's validation score, row against row."""
+    data = [item for row in results.rows for item in validation_series(row)]
+    if not data:
+        return None
+    drawn = means(data, "score")
+    labels, left = _best(results, drawn)
+    drawn, stride = thinned(_marked(results, drawn, labels))
+    spec = {
+        **row_filter(labels),
+        "data": {"values": drawn},
+        "width": WIDTH,
+        "height": HEIGHT + 40,
+        "layer": _curves(drawn, labels, "score", "validation score, %", {"zero": False}),
+    }
+    caption = (
+        "Mean over sites of the global model's score on their validation cases, after each round; "
+        f"{DASHED}{_band(drawn)}{left}{every(stride)}"
+    )
+    return Figure(
+        "validation", "Validation score over the rounds (Figure 3b)", caption, data, spec,
+        about=_ends(drawn, "Validation"),
+    )  # fmt: skip
+
+
+def tested_figure(results: Results) -> Figure | None:
+    """The global model's test score in runs that were tested as they went, and what is between."""
+    data = [item for row in results.rows for item in _tested(row)]
+    if not data:
+        return None
+    baseline = results.row(results.baseline)
+    name = baseline.label if baseline else ""
+    known = {_repeat(item): item["score"] for item in data if item["row"] == name}
+    for item in data:
+        if _repeat(item) in known:
+            item["difference"] = item["score"] - known[_repeat(item)]
+    scores = means(data, "score")
+    labels, left = _best(results, scores)
+    scores, stride = thinned(_marked(results, scores, labels))
+    apart = means([item for item in data if "difference" in item], "difference")
+    apart, _ = thinned(_marked(results, apart, [label for label in labels if label != name]))
+    panels = [_panel(scores, labels, "score", "test score, %")]
+    said = ""
+    if apart:
+        panels.append(_panel(apart, labels, "difference", f"points above {name}"))
+        said = f" Below: what is between a row and {name} with the same seed."
+    if _early(scores):
+        said += " Scales are those of later rounds; the first ones lie beyond."
+    spec: Spec = {
+        **row_filter(labels),
+        "data": {"values": [*scores, *apart]},
+        "vconcat": panels,
+    }
+    caption = (
+        "Mean over sites of the global model's score on their test cases, after each round that "
+        f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}{every(stride)}"
+    )
+    return Figure(
+        "tested", "Test score over the rounds", caption, data, spec, about=_ends(scores, "Test")
+    )
+
+
+def _tested(row: Row) -> Data:
+    """The test scores of a row that was tested more than once."""
+    found = tested_series(row)
+    return found if len({item["t"] for item in found}) > 1 else []
+
+
+def _repeat(item: dict[str, object]) -> tuple[object, ...]:
+    return item["seed"], item["fold"], item["t"]
+
+
+def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
+    """What is drawn of these rows, saying which have fixed weights."""
+    fixed = [row.label for row in results.rows if not learns(row)]
+    return [{**item, "fixed": item["row"] in fixed} for item in drawn if item["row"] in labels]
+
+
+def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
+    """Curves of one of several values in the same data."""
+    layers = _curves(drawn, labels, value, title, _scale(drawn))
+    if value == "difference":
+        zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.4},
+                      "encoding": {"y": {"datum": 0}}}  # fmt: skip
+        layers.insert(0, zero)
+    only = [{"filter": f"isValid(datum.{value})"}]
+    return {"width": WIDTH, "height": HEIGHT - 60, "transform": only, "layer": layers}
+
+
+def _early(drawn: Data) -> int:
+    """The last of the first rounds of a long run, which would flatten all that comes after."""
+    rounds = {item["t"] for item in drawn}
+    return max(rounds) // 10 if len(rounds) >= LONG else 0
+
+
+def _scale(drawn: Data) -> Spec:
+    """The values after the first rounds of a long run."""
+    early = _early(drawn)
+    if not early:
+        return {"zero": False}
+    late = [item for item in drawn if item["t"] >= early]
+    least, most = min(item["least"] for item in late), max(item["greatest"] for item in late)
+    return {"zero": False, "domain": [least, most], "nice": True}
+
+
+def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec) -> list[Spec]:
+    """A line per row, and the band of its repeats."""
+    colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels,
+                    "scale": {"domain": labels}, "legend": {"symbolOpacity": 1}}  # fmt: skip
+    y = {"type": "quantitative", "title": title, "scale": scale}
+    few = len({item["t"] for item in drawn}) < 2 * LONG
+    dash: Spec = {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]}
+    layers: list[Spec] = [
+        {
+            "mark": {
+                "type": "line",
+                "strokeWidth": 2,
+                "clip": True,
+                "point": dots(len(drawn), 18) if few else False,
+            },
+            "encoding": {
+                "x": ROUND,
+                "y": {**y, "field": value},
+                "color": colour,
+                "strokeDash": dash,
+                "tooltip": tooltip(("row", ""), ("t", "d"), (value, ".2f")),
+            },
+        }
+    ]
+    if _several(drawn):
+        encoding = {"x": ROUND, "color": colour, "y2": {"field": "greatest"}}
+        band: Spec = {
+            "mark": {"type": "area", "opacity": 0.15, "clip": True},
+            "encoding": {**encoding, "y": {**y, "field": "least"}},
+        }
+        layers.insert(0, band)
+    return layers
+
+
+def _several(drawn: Data) -> bool:
+    return any(item["repeats"] > 1 for item in drawn)
+
+
+def _band(drawn: Data) -> str:
+    return " The band spans the repeats." if _several(drawn) else ""
+
+
+def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
+    """The rows that curves can be told apart of: the baseline and those that end highest."""
+    last = {item["row"]: item["score"] for item in sorted(drawn, key=lambda item: item["t"])}
+    labels = [row.label for row in results.rows if row.label in last]
+    if len(labels) <= MOST_CURVES:
+        return labels, ""
+    baseline = results.row(results.baseline)
+    first = baseline.label if baseline else ""
+    kept = sorted(labels, key=lambda label: (label != first, -last[label]))[:MOST_CURVES]
+    which = f"The {MOST_CURVES} rows of {len(labels)} that end highest"
+    if first in labels:
+        which = f"{first} and the {MOST_CURVES - 1} rows of {len(labels)} that end highest"
+    said = f" {which}; the CSV file has all."
+    return [label for label in labels if label in kept], said
+
+
+def _ends(drawn: Data, which: str) -> str:
+    """The last values in words."""
+    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
+    said = ", ".join(f"{row} {item['score']:.1f}" for row, item in last.items())
+    return f"{which} score after the last common round: {said}."
