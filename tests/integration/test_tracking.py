@@ -460,3 +460,14 @@ def test_odd_names_of_sites_reach_both_trackers(tmp_path) -> None:
     assert there == {name: [(1, float32(value))] for name, value in points.items()}
     ((_, series),) = mlflow_runs(folder / "mlruns")
     assert series == {name: [(1, value)] for name, value in points.items()}
+
+
+def test_the_loss_of_learning_is_told_at_both_ends_of_a_call() -> None:
+    line = {
+        "alpha": None, "beta": None, "learned": True, "loss": {}, "validation": None,
+        "validation_local": {}, "calls": {}, "bytes_down": 1, "bytes_up": 2, "answered": [],
+    }  # fmt: skip
+    told = {"learning_loss": {"A": [4.0, 3.0, 2.0, 1.0], "B": [2.0, 1.0, 1.0, 0.5]}}
+    points = round_points(line | told, {})
+    assert (points["learning_loss/first"], points["learning_loss/last"]) == (3.0, 0.75)
+    assert not any("learning" in name for name in round_points(line, {}))

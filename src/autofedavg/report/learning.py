@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from autofedavg.report.read import Results, Row
 from autofedavg.report.tables import Cell, Table
@@ -29,7 +29,7 @@ def calls_of(row: Row) -> list[Call]:
         Call(repeat.seed, repeat.fold, int(line["t"]), *ends)
         for repeat in row.finished or row.repeats
         for line in repeat.rounds
-        if (ends := _ends(line.get("learning_loss", {})))
+        if (ends := ends_of(line))
     ]
 
 
@@ -67,8 +67,9 @@ def learning_table(results: Results) -> Table | None:
     return Table("learning", title, heads, tuple(rows), notes, decimals=4)
 
 
-def _ends(losses: Mapping[str, Sequence[float | None]]) -> tuple[int, float, float] | None:
-    """Steps, and the mean losses of the first and the last of them; sites count equally."""
+def ends_of(line: Mapping[str, Any]) -> tuple[int, float, float] | None:
+    """A round's steps, and the mean losses of the first and the last; sites count equally."""
+    losses: Mapping[str, Sequence[float | None]] = line.get("learning_loss", {})
     steps = max((len(values) for values in losses.values()), default=0)
     if steps < 2:
         return None

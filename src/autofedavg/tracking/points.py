@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autofedavg.evaluation import summarise
+from autofedavg.report.learning import ends_of
 from autofedavg.scores import Scores
 
 # Names of our own that a site's name must not take, in any group.
@@ -53,6 +54,8 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     for letter in ("alpha", "beta"):
         found |= _weights(letter, line[letter] or (), names)
     found["learned"] = float(line["learned"])
+    if ends := ends_of(line):
+        _, found["learning_loss/first"], found["learning_loss/last"] = ends
     found["answered"] = float(len(line["answered"]))
     found |= {"traffic/down": float(line["bytes_down"]), "traffic/up": float(line["bytes_up"])}
     seconds = {call: float(cost["seconds"]) for call, cost in line["calls"].items()}
