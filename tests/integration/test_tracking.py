@@ -50,6 +50,12 @@ def in_round(line: dict) -> dict:
         "traffic": {"down": line["bytes_down"], "up": line["bytes_up"]},
         "seconds": {**seconds, "all": sum(seconds.values())},
     }
+    told = line.get("learning_loss", {}).values()
+    if any(len(losses) > 1 for losses in told):  # two or three: a quarter of them is one
+        ends = {"first": 0, "last": -1}
+        groups["learning_loss"] = {
+            end: statistics.fmean(losses[at] for losses in told) for end, at in ends.items()
+        }
     for letter in ("alpha", "beta"):
         weights = dict(zip(("I", "II", "III"), line[letter] or (), strict=False))
         layered = any(isinstance(weight, list) for weight in weights.values())
