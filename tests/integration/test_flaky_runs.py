@@ -47,7 +47,7 @@ def begun(path, exchange):
     return RunFolder.create(path, to_toml(config), about)
 
 
-def train(path, faults=(), *, quorum=2, stop=None, **exchange):
+def train(path, faults=(), *, quorum=2, stop=None, test_every=0, **exchange):
     """Runs, or goes on; every call has clients that know nothing yet."""
     problem = toy_problem(3, norm_net)
     settings = Exchange(**exchange)
@@ -61,7 +61,7 @@ def train(path, faults=(), *, quorum=2, stop=None, **exchange):
 
     folder = begun(path, settings)
     with contextlib.suppress(Stopped):
-        run(METHOD, T, federation, w0, layout, METRIC, folder, watch)
+        run(METHOD, T, federation, w0, layout, METRIC, folder, watch, test_every=test_every)
     return folder
 
 
@@ -77,6 +77,7 @@ def outcome(folder):
     }
     told = [
         {key: line[key] for key in ("t", "alpha", "beta", "loss", "validation", "answered")}
+        | {"learning_loss": line.get("learning_loss"), "test": line.get("test")}
         for line in lines(folder)
     ]
     return kept, told, [tuple(row) for row in folder.scores()]
@@ -198,6 +199,21 @@ def evaluations_lost(site, *numbers):
             return self.asked in numbers
 
     return Counted(site, "evaluate", "lost")
+
+
+def test_where_a_site_misses_a_test_its_latest_score_stands_in(tmp_path):
+    """Every round asks twice, for validation and for the test: the sixth time is round 3's test."""
+    how = {"test_every": 1, "retries": 0}
+    whole = train(tmp_path / "whole", **how)
+    folder = train(tmp_path / "run", [evaluations_lost("B", 6)], **how)
+    tested = [line["test"] for line in lines(folder)]
+    assert [sorted(test["sites"]) for test in tested] == [[*"ABC"], [*"ABC"], [*"AC"], [*"ABC"]]
+    before, then = (lines(whole)[at]["test"]["sites"] for at in (1, 2))
+    expected = (then["A"] + before["B"] + then["C"]) / 3
+    assert tested[2]["mean"] == pytest.approx(expected, abs=1e-15)
+    train(tmp_path / "cut", stop=2, **how)
+    resumed = train(tmp_path / "cut", [evaluations_lost("B", 2)], **how)
+    assert [line["test"] for line in lines(resumed)] == tested
 
 
 def test_a_missing_site_s_latest_score_stands_in(tmp_path, undisturbed):

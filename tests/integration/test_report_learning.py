@@ -8,7 +8,9 @@ import statistics
 import pytest
 
 from autofedavg.report.build import report_tables
+from autofedavg.report.figures import learning as figures
 from autofedavg.report.figures.learning import learning_figure
+from autofedavg.report.formats import to_csv
 from autofedavg.report.learning import learning_table
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
@@ -27,12 +29,12 @@ def learning(values):
 
 @pytest.fixture
 def study(tmp_path):
-    """Calls in rounds 2 and 4 of eight steps; in the second one B answers late or not at all."""
+    """Calls in rounds 2 and 4 of twelve steps; in the second one B does not answer."""
     home = write_study(tmp_path / "study", seeds=(0, 1))
-    falls = [1.0, 0.8, 0.7, 0.7, 0.7, 0.7, 0.5, 0.3]
+    falls = [1.0, 0.9, 0.8, *[0.7] * 6, 0.5, 0.4, 0.3]
     calls = {
         2: {"A": falls, "B": [2 * value for value in falls], "C": falls},
-        4: {"A": falls[::-1], "B": [None] * 8, "C": [None, 0.9, *[0.5] * 6]},
+        4: {"A": falls[::-1], "B": [None] * 12, "C": [None, 0.8, 1.0, *[0.5] * 9]},
     }
     for seed in (0, 1):
         rewritten(home, "n-dirichlet", seed, learning(calls.get))
@@ -44,11 +46,12 @@ def test_first_and_last_quarter_of_the_steps_over_sites_and_calls(study):
     table = learning_table(read_results([study]))
     ((label, (steps, first, last, change, lower)),) = table.rows
     assert label == "N-DIRICHLET"
-    assert steps.text == "8"
+    assert steps.text == "12"
     wanted = statistics.fmean([1.2, 0.65]), statistics.fmean([1.6 / 3, 0.7])
     assert (first.value, last.value) == pytest.approx(wanted)
     assert change.value == pytest.approx(wanted[1] - wanted[0])
-    assert lower.text == "2 of 4"  # of both seeds
+    assert (lower.value, lower.text) == (2, "2 of 4")  # of both seeds
+    assert to_csv(table).splitlines()[1].endswith(",2,,")
 
 
 def test_the_figure_has_two_lines_through_the_calls(study):
@@ -66,6 +69,33 @@ def test_the_figure_has_two_lines_through_the_calls(study):
     assert len(rows) == 8  # of both seeds
     assert "N-DIRICHLET: 0.6500, then 0.7000" in figure.about
     assert "Means over repeats." in figure.caption
+
+
+def test_sites_count_by_their_cases_where_the_objective_has_them_so(tmp_path):
+    """10, 20, 30 training cases: (10 x 1 + 20 x 1 + 30 x 4) / 60, then (10 x 4 + 50 x 1) / 60."""
+    methods = {"fedavg": METHODS["fedavg"]}
+    methods["by-size"] = METHODS["n-dirichlet"] | {"objective": "size"}
+    home = write_study(tmp_path / "study", methods)
+    told = {"A": [1.0, 4.0], "B": [1.0, 1.0], "C": [4.0, 1.0]}
+    rewritten(home, "by-size", 0, learning(lambda t: told))
+    ((_, (_, first, last, _, lower)),) = learning_table(read_results([home])).rows
+    assert (first.value, last.value) == pytest.approx((2.5, 1.5))
+    assert lower.text == "2 of 2"
+
+
+def test_rows_that_learn_in_other_rounds_keep_some_of_their_own(tmp_path, monkeypatch):
+    """One row learns in odd rounds, one in even ones; of every row some are drawn."""
+    methods = dict.fromkeys(("odd", "even"), METHODS["n-dirichlet"])
+    home = write_study(tmp_path / "study", methods, rounds=20)
+    for name, rest in (("odd", 1), ("even", 0)):
+        told = {"learning_loss": {"A": [2.0, 1.0]}}
+        rewritten(home, name, 0, lambda t, rest=rest, told=told: told if t % 2 == rest else {})
+    monkeypatch.setattr(figures, "MOST_MARKS", 16)
+    figure = learning_figure(read_results([home]))
+    for name in ("ODD", "EVEN"):
+        shown = [item for item in figure.spec["data"]["values"] if item["row"] == name]
+        assert 4 <= len(shown) < 20
+    assert "Not all calls of all rows are drawn" in figure.caption
 
 
 @pytest.mark.parametrize("told", [{}, {"learning_loss": {"A": [1.0], "B": [1.0], "C": [1.0]}}])

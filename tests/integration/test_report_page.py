@@ -337,6 +337,9 @@ def test_a_finished_run_without_scores_is_not_counted(tmp_path, say) -> None:
     [
         ({"alpha": [0.5, 0.5]}, "round 5 has 2 weights, not 3"),
         ({"alpha": [float("nan"), 0.5, 0.5]}, "round 5 has a number that is not finite"),
+        ({"test": {"mean": float("inf")}}, "round 5 has a number that is not finite"),
+        ({"learning_loss": {"A": [1.0, float("nan")]}}, "round 5 has a number that is not finite"),
+        ({"learning_loss": [1.0]}, "this run folder is damaged"),
         ({"schema": 99}, "written by a newer version (schema 99)"),
         (None, "this run folder is damaged"),
     ],

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+import shutil
 import statistics
 
 import pytest
@@ -10,6 +12,7 @@ import vl_convert
 
 from autofedavg.report.draw import VERSION
 from autofedavg.report.figures import all_figures, rows
+from autofedavg.report.figures.figure import thinned
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
 
@@ -58,7 +61,7 @@ def test_scores_are_means_over_repeats_and_differences_those_of_the_same_seed(ho
             pytest.approx(-2.0),
         )
     assert {row for row, _ in apart} == {"N-DIRICHLET", "L-SOFTMAX"}
-    assert "what is between a row and FEDAVG with the same seed" in figure.caption
+    assert "what is between a row and FEDAVG in the repeats that both have" in figure.caption
     assert "The band spans the repeats." in figure.caption
     lines = list(csv.DictReader(io.StringIO(figure.csv())))
     assert len(lines) == 3 * 2 * 5
@@ -87,21 +90,97 @@ def test_without_a_baseline_there_are_scores_alone(tmp_path):
     assert "what is between" not in figure.caption
 
 
+def panels_of(figure):
+    """The scale of the scores' panel, and of the differences'."""
+    return [panel["layer"][-1]["encoding"]["y"]["scale"] for panel in figure.spec["vconcat"]]
+
+
 def test_the_first_rounds_of_a_long_run_do_not_set_the_scale(tmp_path):
-    """Of 40 rounds the first three: from 30 % up to 67.5, where all later ones lie above."""
+    """Of 40 rounds those from the fourth on; differences keep zero in sight."""
     home = write_study(tmp_path / "study", ROWS, rounds=40)
-    write_tests(home, curve)
+    write_tests(home, lambda row, seed, t: curve(row, seed, t) + (t == 1 and row != "fedavg") / 5)
     figure = rows.tested_figure(read_results([home]))
-    assert "the first ones lie beyond" in figure.caption
+    assert "some of the first ones lie beyond" in figure.caption
+    scores, apart = (scale["domain"] for scale in panels_of(figure))
+    assert scores == pytest.approx(
+        [100 * curve("l-softmax", 0, 4), 100 * curve("n-dirichlet", 0, 40)]
+    )
+    assert apart == pytest.approx([-2.0, 1.0])
     for panel in figure.spec["vconcat"]:
-        line = panel["layer"][-1]
-        assert line["mark"]["clip"] is True
-    least, most = figure.spec["vconcat"][0]["layer"][-1]["encoding"]["y"]["scale"]["domain"]
-    assert least == pytest.approx(100 * curve("l-softmax", 0, 4))
-    assert most == pytest.approx(100 * curve("n-dirichlet", 0, 40))
+        assert panel["layer"][-1]["mark"]["clip"] is True
     short = write_study(tmp_path / "short", ROWS)
     write_tests(short, curve)
-    assert "lie beyond" not in rows.tested_figure(read_results([short])).caption
+    figure = rows.tested_figure(read_results([short]))
+    assert "lie beyond" not in figure.caption
+    assert not any("domain" in scale for scale in panels_of(figure))
+
+
+def test_a_long_run_above_its_baseline_is_drawn_with_the_line_of_zero(tmp_path):
+    home = write_study(tmp_path / "study", ROWS, rounds=40)
+    write_tests(home, lambda row, seed, t: 0.5 + (row != "fedavg") * (0.05 + (t == 1) / 5))
+    figure = rows.tested_figure(read_results([home]))
+    assert panels_of(figure)[1]["domain"] == pytest.approx([0.0, 5.0])
+    zero = figure.spec["vconcat"][1]["layer"][0]
+    assert (zero["mark"]["type"], zero["encoding"]["y"]) == ("rule", {"datum": 0})
+    svg = vl_convert.vegalite_to_svg(figure.printed(), vl_version=VERSION)
+    assert float(re.search(r'height="([\d.]+)"', svg)[1]) < 700
+
+
+def test_a_row_that_has_just_begun_is_in_sight(tmp_path):
+    """Its last value is within the scale, though of an early round; a single one has a dot."""
+    home = write_study(tmp_path / "study", ROWS, rounds=60)
+    write_tests(
+        home, lambda row, seed, t: None if row == "l-softmax" and t > 2 else curve(row, seed, t)
+    )
+    figure = rows.tested_figure(read_results([home]))
+    least, _ = panels_of(figure)[0]["domain"]
+    assert least == pytest.approx(100 * curve("l-softmax", 0, 2))
+    assert figure.spec["vconcat"][0]["layer"][-1]["mark"]["point"] is False
+    path = home / "l-softmax" / "seed-0" / "rounds.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    made = {f.name: f for f in all_figures(read_results([home]))["training"]}
+    assert made["validation"].spec["layer"][-1]["mark"]["point"]
+
+
+def test_pairs_are_of_the_same_seed_and_fold(tmp_path):
+    """FedAvg has other scores in every fold; a row lies one point above it in each."""
+    home = write_study(tmp_path / "study", ROWS)
+    for row in ROWS:
+        for fold in (0, 1):
+            target = home / row / f"fold-{fold}"
+            shutil.copytree(home / row / "seed-0", target / "seed-0")
+            config = target / "seed-0" / "config.toml"
+            config.write_text(config.read_text().replace("[task]", f"[task]\nfold = {fold}"))
+        shutil.rmtree(home / row / "seed-0")
+    for path in home.glob("*/fold-*/seed-0/rounds.jsonl"):
+        fold, row = int(path.parts[-3].removeprefix("fold-")), path.parts[-4]
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            mean = 0.5 + 0.2 * fold + 0.01 * line["t"] + 0.01 * (row != "fedavg")
+            line["test"] = {"mean": mean, "sites": {}}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (home / "study.json").unlink()
+    figure = rows.tested_figure(read_results([home], "fedavg"))
+    apart = drawn(figure, "difference")
+    assert {key[0] for key in apart} == {"N-DIRICHLET", "L-SOFTMAX"}
+    for item in apart.values():
+        assert (item["least"], item["greatest"]) == pytest.approx((1.0, 1.0))
+
+
+def test_both_panels_show_the_same_rounds_where_not_all_are_drawn(tmp_path):
+    home = write_study(tmp_path / "study", ROWS, rounds=12)
+    write_tests(home, curve)
+    results = read_results([home])
+    whole = rows.tested_figure(results)
+    assert len(drawn(whole, "score")) == 36
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "thinned", lambda data: thinned(data, 20))
+        figure = rows.tested_figure(results)
+    shown = [{t for _, t in drawn(figure, value)} for value in ("score", "difference")]
+    assert shown[0] == shown[1]
+    assert 1 < len(shown[0]) < 12
+    for panel, value in zip(figure.spec["vconcat"], ("score", "difference"), strict=True):
+        assert panel["transform"] == [{"filter": f"isValid(datum.{value})"}]
 
 
 def test_it_is_drawn_among_the_others(home):

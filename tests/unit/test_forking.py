@@ -1,11 +1,14 @@
 """Whether processes forked from this one could train, and what is done where they cannot."""
 
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from autofedavg.engines import workers
+from autofedavg.engines import simulator, workers
 from autofedavg.engines.simulator import Hands, Simulator
 from autofedavg.errors import ConfigError
 from autofedavg.federation import Federation
@@ -13,40 +16,66 @@ from autofedavg.seeds import Seeds
 from autofedavg.workbench import Training
 
 TRAINING = Training(iterations=2)
+FRESH = """
+import torch
+from autofedavg.engines.workers import gradients_after_fork
+torch.accelerator.is_available = lambda: True
+print(gradients_after_fork())
+"""
 
 
-def test_where_forked_processes_cannot_train_one_process_does_everything(
-    problem, monkeypatch, caplog
-):
-    """As many threads as before, so the same bits; a choice of the user's is not overruled."""
+@pytest.fixture
+def gpu(monkeypatch):
+    """As on a machine with a GPU and two cores; how a trial ends is up to the test."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(simulator, "usable_cores", lambda: 2)
+    return lambda trial: monkeypatch.setattr(workers, "_take_gradient", trial)
+
+
+def test_where_forked_processes_can_train_there_are_workers(problem, gpu):
+    gpu(lambda: os._exit(0))
     with Simulator(problem, TRAINING, Seeds(0), workers=2) as fleet:
         assert fleet.hands == Hands(2, 1)
-    monkeypatch.setattr(workers, "_take_gradient", lambda: os._exit(1))
+
+
+def test_where_they_cannot_one_process_does_everything(problem, gpu, caplog):
+    """As many threads as before, so the same bits; a choice of the user's is not overruled."""
+    gpu(lambda: os._exit(1))
     with Simulator(problem, TRAINING, Seeds(0), threads=1) as fleet:
         assert fleet.hands == Hands(1, 1)
-    assert "1 worker instead of 3: PyTorch has taken gradients in this process" in caplog.text
-    wrong = "^workers: PyTorch has taken gradients .* use 1 worker, or a process of its own"
+    assert "1 worker instead of 3: a process forked from this one could not take" in caplog.text
+    wrong = "^workers: a process forked from .* use 1 worker, or a process of its own"
     with pytest.raises(ConfigError, match=wrong):
         Simulator(problem, TRAINING, Seeds(0), workers=2)
     with Simulator(problem, TRAINING, Seeds(0), workers=1) as fleet:
         assert fleet.hands.workers == 1
 
 
-def test_without_a_gpu_no_trial_is_needed(monkeypatch):
+def test_without_a_gpu_no_trial_is_needed(gpu, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    monkeypatch.setattr(workers, "_take_gradient", lambda: os._exit(1))
+    gpu(lambda: os._exit(1))
     assert workers.gradients_after_fork()
 
 
-def test_a_trial_fails_where_pytorch_refuses(monkeypatch):
+def test_a_trial_that_hangs_is_ended(gpu, monkeypatch):
+    monkeypatch.setattr(workers, "LONG", 0.2)
+    gpu(signal.pause)
+    assert not workers.gradients_after_fork()
+
+
+def test_a_trial_fails_where_pytorch_refuses(gpu, monkeypatch):
     def refuses(_):
         raise RuntimeError("Unable to handle autograd's threading in combination with fork")
 
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert workers.gradients_after_fork()
     monkeypatch.setattr(torch.Tensor, "backward", refuses)
     assert not workers.gradients_after_fork()
+
+
+def test_a_fresh_process_passes_its_trial():
+    found = subprocess.run(
+        [sys.executable, "-c", FRESH], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "True\n"
 
 
 @pytest.mark.gpu

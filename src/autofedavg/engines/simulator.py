@@ -127,7 +127,10 @@ def forkable(hands: Hands, chosen: bool) -> Hands:
     """
     if gradients_after_fork():
         return hands
-    why = "PyTorch has taken gradients in this process with a GPU in sight: forked workers cannot"
+    why = (
+        "a process forked from this one could not take gradients: PyTorch has taken some here "
+        "with a GPU in sight"
+    )
     if chosen:
         raise ConfigError(why, where="workers", remedy="use 1 worker, or a process of its own")
     log.warning("1 worker instead of %d: %s", hands.workers, why)

@@ -24,6 +24,7 @@ from autofedavg.errors import AutoFedAvgError, error_facts
 from autofedavg.notes import Lost, Note
 from autofedavg.shelves import MemoryShelf
 
+LONG = 60.0  # seconds for what takes a hundredth of one
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 Packed = tuple[dict[str, Any], dict[str, Any]]
 
@@ -199,7 +200,10 @@ def gradients_after_fork() -> bool:
         return True
     trial = multiprocessing.get_context("fork").Process(target=_take_gradient)
     trial.start()
-    trial.join()
+    trial.join(LONG)
+    if trial.is_alive():
+        trial.kill()
+        trial.join()
     return trial.exitcode == 0
 
 

@@ -46,6 +46,7 @@ class Best:
         sites: how many sites' scores are in it.
         seen: every site's latest validation score, which stands in where it does not answer.
         local: score and round of each site's best own model.
+        tested: every site's latest test score of the global model, likewise.
     """
 
     score: float | None = None
@@ -53,6 +54,7 @@ class Best:
     local: dict[str, tuple[float, int]] = field(default_factory=dict)
     sites: int = 0
     seen: dict[str, float] = field(default_factory=dict)
+    tested: dict[str, float] = field(default_factory=dict)
 
     def beaten_by(self, mean: float, sites: int) -> bool:
         """Whether a mean over so many sites is better; one over more sites always is."""

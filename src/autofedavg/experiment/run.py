@@ -141,7 +141,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
         if predicts(state):
             scores = federation.evaluate(state.w, "validation", metric)
-    tested = _tested(desk, state)
+    tested = _tested(desk, state, best)
     by_site = scores.by_site(metric) if scores else {}
     # Where a site did not answer, its latest score stands in: no round wins by its absence.
     mean = scores.mean(metric, best.seen) if scores else None
@@ -175,12 +175,14 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
         watch(Seen(state.t, desk.T, mean, _listed(state.alpha), federation.names))
 
 
-def _tested(desk: Desk, state: Round) -> dict[str, Any]:
+def _tested(desk: Desk, state: Round, best: Best) -> dict[str, Any]:
     """The global model's test scores in a round that asks for them; nothing is chosen by them."""
     if not desk.test_every or state.t % desk.test_every or not predicts(state):
         return {}
     scores = desk.federation.evaluate(state.w, "test", desk.metric, record=True)
-    return {"test": {"mean": scores.mean(desk.metric), "sites": scores.by_site(desk.metric)}}
+    by_site, mean = scores.by_site(desk.metric), scores.mean(desk.metric, best.tested)
+    best.tested |= by_site
+    return {"test": {"mean": mean, "sites": by_site}}
 
 
 def _keep_best(
@@ -258,9 +260,12 @@ def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
     log.info("going on after round %d", state.t)
     known = saved.facts["best"]
     local = {site: (float(score), int(at)) for site, (score, at) in known["local"].items()}
-    seen = {str(site): float(score) for site, score in known.get("seen", {}).items()}
+    seen, tested = (
+        {str(site): float(score) for site, score in known.get(name, {}).items()}
+        for name in ("seen", "tested")
+    )
     sites = int(known.get("sites", desk.federation.K))  # earlier versions: all of them
-    return state, Best(known["score"], known["t"], local, sites, seen)
+    return state, Best(known["score"], known["t"], local, sites, seen, tested)
 
 
 def _learning(federation: Federation) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from autofedavg.evaluation import Paired, compare
+from autofedavg.evaluation import SIGNIFICANT, Paired, compare
 from autofedavg.report.read import Results, Row
-from autofedavg.report.tables import Cell, Table, case_scores, turned
+from autofedavg.report.tables import Cell, Table, paired_scores, turned
 from autofedavg.report.values import MANY
 
 
@@ -22,11 +23,10 @@ class Difference(NamedTuple):
 def differences(results: Results) -> list[Difference]:
     """Every case of every row that has the baseline's cases."""
     baseline = results.row(results.baseline)
-    against = case_scores(baseline) if baseline else {}
     found = []
     for row in results.rows:
-        if row.name != results.baseline:
-            own = case_scores(row)
+        if baseline and row is not baseline:
+            own, against = paired_scores(row, baseline)
             found += [
                 Difference(row.label, *key, 100 * (own[key] - against[key]))
                 for key in sorted(own.keys() & against.keys())
@@ -37,11 +37,12 @@ def differences(results: Results) -> list[Difference]:
 def differences_table(results: Results) -> Table | None:
     """Mean difference per site and over sites, with p values, for every row but the baseline."""
     baseline = results.row(results.baseline)
-    against = case_scores(baseline) if baseline else {}
     rows = []
     for row in results.rows:
-        own = case_scores(row)
-        if baseline is None or row is baseline or not own.keys() & against.keys():
+        if baseline is None or row is baseline:
+            continue
+        own, against = paired_scores(row, baseline)
+        if not own.keys() & against.keys():
             continue
         tests = [compare(own, against, site) for site in (*results.sites, None)]
         rows.append((row.label, (*map(_cell, tests), repeats_above(row, baseline))))
@@ -50,10 +51,17 @@ def differences_table(results: Results) -> Table | None:
     notes: tuple[str, ...] = (
         f"Mean over cases of a row's score minus that of {baseline.label}, in points; for all "
         "sites the mean over them. In brackets p of the Wilcoxon signed-rank test, two-sided, "
-        "over the cases; scores of repeats are averaged per case first. For all sites the "
-        "test pools their cases, so a large site rules it while sites count equally "
-        'in the number; "for better" or "for worse" stands where the two point apart.',
+        "over the cases; scores of the repeats (seeds) that both have are averaged per case first. "
+        "For all sites the test pools their cases, so a large site rules it while sites count "
+        'equally in the number; "for better" or "for worse" stands where the two point apart.',
     )
+    overall = {label: cells[-2].test.p for label, cells in rows if cells[-2].test}
+    if len(overall) > 1:
+        sure = [label for label, p in corrected(overall).items() if p < SIGNIFICANT]
+        notes += (
+            f"Corrected for the {len(overall)} rows (Holm), differences over all sites with p "
+            f"below {SIGNIFICANT}: {'; '.join(sure) or 'none'}.",
+        )
     heads = (*results.sites, "all sites", "repeats above")
     if any(cells[-1].text for _, cells in rows):
         notes += (
@@ -81,7 +89,22 @@ def repeats_above(row: Row, baseline: Row) -> Cell:
     gains = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     if len(gains) < 2:
         return Cell()
-    return Cell(text=f"{sum(gain > 0 for gain in gains)} of {len(gains)}")
+    above = sum(gain > 0 for gain in gains)
+    return Cell(above, text=f"{above} of {len(gains)}")
+
+
+def corrected(tests: Mapping[str, float]) -> dict[str, float]:
+    """P values of several tests by Holm's method: how likely the least of so many is by chance.
+
+    Example:
+        >>> corrected({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    found, least = {}, 0.0
+    for done, name in enumerate(sorted(tests, key=lambda name: tests[name])):
+        least = max(least, min(1.0, (len(tests) - done) * tests[name]))
+        found[name] = least
+    return {name: found[name] for name in tests}
 
 
 def told(test: Paired) -> str:

@@ -25,7 +25,9 @@ def refuse_unfit(
         alpha = line["alpha"]
         if alpha is not None and len(alpha) != len(cases):
             raise ValueError(f"round {line['t']} has {len(alpha)} weights, not {len(cases)}")
-        numbers = [line.get("validation", {}).get("mean"), *line.get("loss", {}).values()]
+        numbers = [line.get(of, {}).get("mean") for of in ("validation", "test")]
+        numbers += line.get("loss", {}).values()
+        numbers += [x for losses in line.get("learning_loss", {}).values() for x in losses]
         numbers += [a for per_site in alpha or [] for a in _listed(per_site)]
         for event in line.get("events") or []:
             _ = event["site"], event["what"]

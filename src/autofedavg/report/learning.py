@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from autofedavg.report.read import Results, Row
+from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table
 
 PART = 4  # a call's first and last steps are this part of it: single batches say little
@@ -29,7 +29,7 @@ def calls_of(row: Row) -> list[Call]:
         Call(repeat.seed, repeat.fold, int(line["t"]), *ends)
         for repeat in row.finished or row.repeats
         for line in repeat.rounds
-        if (ends := ends_of(line))
+        if (ends := ends_of(line, _counted(repeat)))
     ]
 
 
@@ -43,10 +43,10 @@ def learning_table(results: Results) -> Table | None:
         first, last = (
             statistics.fmean(getattr(c, end) for c in calls) for end in ("first", "last")
         )
-        lower = f"{sum(c.last < c.first for c in calls)} of {len(calls)}"
+        lower = sum(call.last < call.first for call in calls)
         steps = statistics.fmean(call.steps for call in calls)
         cells = (Cell(steps, text=f"{steps:g}"), Cell(first), Cell(last), Cell(last - first))
-        rows.append((row.label, (*cells, Cell(text=lower))))
+        rows.append((row.label, (*cells, Cell(lower, text=f"{lower} of {len(calls)}"))))
     if not rows:
         return None
     heads = (
@@ -58,8 +58,8 @@ def learning_table(results: Results) -> Table | None:
     )
     notes = (
         "Loss of the averaged model on the batches that the weights are learned on, with the "
-        "weights before each step (Dirichlet: with weights drawn from it); "
-        "mean over sites, calls and repeats, in the first and the last quarter of a "
+        "weights before each step (Dirichlet: with weights drawn from it); mean over sites (by "
+        "n_k where the objective is), calls and repeats, in the first and the last quarter of a "
         "call's steps. Every step has batches of its own, so a single call may end higher by "
         "chance. With several steps a message, a message counts as one.",
     )
@@ -67,19 +67,37 @@ def learning_table(results: Results) -> Table | None:
     return Table("learning", title, heads, tuple(rows), notes, decimals=4)
 
 
-def ends_of(line: Mapping[str, Any]) -> tuple[int, float, float] | None:
-    """A round's steps, and the mean losses of the first and the last; sites count equally."""
+def ends_of(
+    line: Mapping[str, Any], counted: Mapping[str, float] | None = None
+) -> tuple[int, float, float] | None:
+    """A round's steps, and the mean losses of the first and the last of them.
+
+    Args:
+        line: of rounds.jsonl.
+        counted: how much each site counts; equally, if not given.
+    """
     losses: Mapping[str, Sequence[float | None]] = line.get("learning_loss", {})
     steps = max((len(values) for values in losses.values()), default=0)
     if steps < 2:
         return None
     part = max(1, steps // PART)
-    first = [_mean(values[:part]) for values in losses.values()]
-    last = [_mean(values[-part:]) for values in losses.values()]
-    both = [(a, b) for a, b in zip(first, last, strict=True) if a is not None and b is not None]
+    both = [
+        (counted[site] if counted else 1.0, first, last)
+        for site, values in losses.items()
+        for first, last in [(_mean(values[:part]), _mean(values[-part:]))]
+        if first is not None and last is not None
+    ]
     if not both:
         return None
-    return steps, statistics.fmean(a for a, _ in both), statistics.fmean(b for _, b in both)
+    share, firsts, lasts = zip(*both, strict=True)
+    return steps, statistics.fmean(firsts, share), statistics.fmean(lasts, share)
+
+
+def _counted(repeat: Repeat) -> dict[str, float] | None:
+    """How much each site counts in what the repeat minimised."""
+    if repeat.config["method"].get("objective") != "size":
+        return None
+    return {site: n["train"] for site, n in repeat.environment["data"]["cases"].items()}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ class Table:
 
 
 Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
+CaseScores = dict[tuple[str, str], float]  # by site and case
 
 
 def scores_table(results: Results) -> Table:
@@ -79,15 +80,14 @@ def sites_table(results: Results) -> Table | None:
 
 def _all_scores(results: Results) -> Table:
     baseline = results.row(results.baseline)
-    against = case_scores(baseline) if baseline else {}
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row in results.rows:
         summaries = row.summaries
         if summaries and summaries[0].matrix and not summaries[0].by_site:
             rows += _local_rows(row, summaries, list(results.sites))
         else:
-            tested = None if row.name == results.baseline else against
-            rows.append((row.label, _global_cells(row, summaries, list(results.sites), tested)))
+            against = None if row.name == results.baseline else baseline
+            rows.append((row.label, _global_cells(row, summaries, list(results.sites), against)))
     heads = (
         *(f"{site} (n={n})" for site, n in results.sites.items()),
         "global test avg",
@@ -130,11 +130,11 @@ def _global_cells(
     row: Row,
     summaries: Sequence[Summary],
     sites: Sequence[str],
-    against: Mapping[tuple[str, str], float] | None,
+    baseline: Row | None,
 ) -> tuple[Cell, ...]:
     if not summaries:
         return (Cell(),) * (len(sites) + 3)
-    own = case_scores(row) if against else {}
+    own, against = paired_scores(row, baseline) if baseline else ({}, {})
 
     def tested(cell: Cell, site: str | None) -> Cell:
         return replace(cell, test=compare(own, against, site)) if against else cell
@@ -176,9 +176,17 @@ def _local_columns(summaries: Sequence[Summary]) -> tuple[Cell, Cell]:
     )
 
 
-def case_scores(row: Row) -> dict[tuple[str, str], float]:
-    """(site, case) -> the global model's test score, mean over the repeats."""
-    return case_means(list(row.whole.values()), row.metric)
+def paired_scores(row: Row, baseline: Row) -> tuple[CaseScores, CaseScores]:
+    """The global models' test scores of both: means over the seeds that both have.
+
+    Where they share none, over all that each has.
+    """
+    shared = row.whole.keys() & baseline.whole.keys()
+    own, against = (
+        case_means([each.whole[s] for s in each.whole if s in shared or not shared], each.metric)
+        for each in (row, baseline)
+    )
+    return own, against
 
 
 def mean_global(row: Row) -> float | None:

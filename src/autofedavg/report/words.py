@@ -6,7 +6,7 @@ from autofedavg.evaluation import SIGNIFICANT, Paired, compare
 from autofedavg.report.differences import shown_p
 from autofedavg.report.figures.series import learns
 from autofedavg.report.read import Results
-from autofedavg.report.tables import case_scores, mean_global
+from autofedavg.report.tables import mean_global, paired_scores
 
 
 def in_short(results: Results) -> list[str]:
@@ -39,19 +39,18 @@ def _against(results: Results) -> list[str]:
     if baseline is None or of_baseline is None:
         return []
     said = []
-    against = case_scores(baseline)
     for row in results.rows:
         score = mean_global(row)
         if not learns(row) or score is None or row.name == baseline.name:
             continue
-        test = compare(case_scores(row), against)
+        own, against = paired_scores(row, baseline)
+        test = compare(own, against)
         if test is None:
             continue
-        own = case_scores(row)
         gaps = [own[key] - against[key] for key in own.keys() & against.keys()]
         better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
         said.append(
-            f"{row.label}: {score:.2f} %, {score - of_baseline:+.2f} points against "
+            f"{row.label}: {score:.2f} %, {100 * test.gain:+.2f} points against "
             f"{baseline.label} ({of_baseline:.2f} %); better in {better} and worse in {worse} of "
             f"{test.n} test cases, {_verdict(test)}."
         )

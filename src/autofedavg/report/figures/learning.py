@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from autofedavg.report.figures.curves import ROUND
 from autofedavg.report.figures.figure import (
+    MOST_MARKS,
     Data,
     Figure,
     Spec,
     dots,
-    every,
     panels,
     row_filter,
     thinned,
@@ -34,7 +34,10 @@ def learning_figure(results: Results) -> Figure | None:
     drawn = means([item for item in data if item["row"] in kept], "loss", "steps")
     if not drawn:
         return None
-    drawn, stride = thinned(drawn)
+    # Rows may learn in different rounds: each keeps some of its own.
+    few = MOST_MARKS // len(kept)
+    thin = [thinned([item for item in drawn if item["row"] == row], few) for row in kept]
+    drawn, stride = [item for part, _ in thin for item in part], max(n for _, n in thin)
     y: Spec = {"field": "loss", "type": "quantitative", "title": "loss", "scale": {"zero": False}}
     colour: Spec = {"field": "steps", "type": "nominal", "title": None, "sort": [FIRST, LAST]}
     tips = tooltip(("row", ""), ("steps", ""), ("t", "d"), ("loss", ".4f"))
@@ -55,10 +58,15 @@ def learning_figure(results: Results) -> Figure | None:
     caption = (
         "Mean over sites of the loss on the batches that the weights are learned on, in the first "
         "and in the last quarter of every call's steps: what a call gains is between the lines."
-        f"{mean}{left}{every(stride)}"
+        f" With several steps a message, a message counts as one.{mean}{left}{_calls(stride)}"
     )
-    title = "Loss that the weights are learned by, before and after a call"
+    title = "Loss that the weights are learned by, at both ends of a call"
     return Figure("learning", title, caption, data, spec, about=_about(drawn))
+
+
+def _calls(stride: int) -> str:
+    """What the caption says of calls that are not drawn."""
+    return "" if stride == 1 else " Not all calls of all rows are drawn; the CSV file has all."
 
 
 def _about(drawn: Data) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from autofedavg.report.figures.curves import ROUND
 from autofedavg.report.figures.figure import (
     HEIGHT,
@@ -19,7 +21,7 @@ from autofedavg.report.figures.series import learns, means, tested_series, valid
 from autofedavg.report.read import Results, Row
 
 MOST_CURVES = 10
-LONG = 20  # rounds, from which on the first ones are left out of a scale
+LONG = 20  # rounds, from which on the first ones do not set the scale
 DASHED = "dashed: rows with fixed weights."
 
 
@@ -62,15 +64,17 @@ def tested_figure(results: Results) -> Figure | None:
     scores = means(data, "score")
     labels, left = _best(results, scores)
     scores, stride = thinned(_marked(results, scores, labels))
+    rounds = {item["t"] for item in scores}
     apart = means([item for item in data if "difference" in item], "difference")
-    apart, _ = thinned(_marked(results, apart, [label for label in labels if label != name]))
+    others = [label for label in labels if label != name]
+    apart = [item for item in _marked(results, apart, others) if item["t"] in rounds]
     panels = [_panel(scores, labels, "score", "test score, %")]
     said = ""
     if apart:
         panels.append(_panel(apart, labels, "difference", f"points above {name}"))
-        said = f" Below: what is between a row and {name} with the same seed."
-    if _early(scores):
-        said += " Scales are those of later rounds; the first ones lie beyond."
+        said = f" Below: what is between a row and {name} in the repeats that both have."
+    if any(_beyond(part) for part in (scores, apart)):
+        said += " Scales are those of later rounds; some of the first ones lie beyond."
     spec: Spec = {
         **row_filter(labels),
         "data": {"values": [*scores, *apart]},
@@ -103,7 +107,10 @@ def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
 
 def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
     """Curves of one of several values in the same data."""
-    layers = _curves(drawn, labels, value, title, _scale(drawn))
+    scale: Spec = {"zero": False}
+    if drawn and _beyond(drawn):
+        scale |= {"domain": _domain(drawn, value), "nice": True}
+    layers = _curves(drawn, labels, value, title, scale)
     if value == "difference":
         zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.4},
                       "encoding": {"y": {"datum": 0}}}  # fmt: skip
@@ -112,20 +119,26 @@ def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
     return {"width": WIDTH, "height": HEIGHT - 60, "transform": only, "layer": layers}
 
 
-def _early(drawn: Data) -> int:
-    """The last of the first rounds of a long run, which would flatten all that comes after."""
-    rounds = {item["t"] for item in drawn}
-    return max(rounds) // 10 if len(rounds) >= LONG else 0
+def _beyond(drawn: Data) -> bool:
+    """Whether the first rounds of a long run go further than all that comes after."""
+    if len({item["t"] for item in drawn}) < LONG:
+        return False
+    least, most = _late(drawn)
+    low, high = min(x["least"] for x in drawn), max(x["greatest"] for x in drawn)
+    return bool(low < least or high > most)
 
 
-def _scale(drawn: Data) -> Spec:
-    """The values after the first rounds of a long run."""
-    early = _early(drawn)
-    if not early:
-        return {"zero": False}
-    late = [item for item in drawn if item["t"] >= early]
-    least, most = min(item["least"] for item in late), max(item["greatest"] for item in late)
-    return {"zero": False, "domain": [least, most], "nice": True}
+def _late(drawn: Data) -> tuple[float, float]:
+    """The least and the greatest after a tenth of the rounds, and where every row stands last."""
+    early = max(item["t"] for item in drawn) // 10
+    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
+    kept = [item for item in drawn if item["t"] >= early or item is last[item["row"]]]
+    return min(item["least"] for item in kept), max(item["greatest"] for item in kept)
+
+
+def _domain(drawn: Data, value: str) -> list[float]:
+    least, most = _late(drawn)
+    return [min(least, 0.0), max(most, 0.0)] if value == "difference" else [least, most]
 
 
 def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec) -> list[Spec]:
@@ -133,7 +146,8 @@ def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec)
     colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels,
                     "scale": {"domain": labels}, "legend": {"symbolOpacity": 1}}  # fmt: skip
     y = {"type": "quantitative", "title": title, "scale": scale}
-    few = len({item["t"] for item in drawn}) < 2 * LONG
+    counts = Counter(item["row"] for item in drawn)
+    few = min(counts.values(), default=0) == 1 or max(counts.values(), default=0) < 2 * LONG
     dash: Spec = {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]}
     layers: list[Spec] = [
         {

@@ -21,7 +21,7 @@ from autofedavg.report.figures.figure import (
     tooltip,
 )
 from autofedavg.report.read import Results
-from autofedavg.report.tables import case_scores
+from autofedavg.report.tables import paired_scores
 
 
 def differences_figure(results: Results) -> Figure | None:
@@ -104,13 +104,14 @@ def _side_by_side(found: Sequence[Difference], sites: Sequence[str]) -> Data:
 
 def _tests(results: Results, labels: Sequence[str]) -> Data:
     baseline = results.row(results.baseline)
-    against = case_scores(baseline) if baseline else {}
     made = []
     for row in results.rows:
-        test = compare(case_scores(row), against) if row.label in labels else None
-        if test is None or row.name == results.baseline:
+        if baseline is None or row is baseline or row.label not in labels:
             continue
-        own = case_scores(row)
+        own, against = paired_scores(row, baseline)
+        test = compare(own, against)
+        if test is None:
+            continue
         values = sorted(100 * (own[key] - against[key]) for key in own.keys() & against.keys())
         quarter, _, three = (
             statistics.quantiles(values, n=4, method="inclusive")

@@ -1,0 +1,73 @@
+"""Rows that have not all the seeds of the baseline: what they are compared with."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofedavg.evaluation import case_means, compare
+from autofedavg.experiment.ledger import Ledger
+from autofedavg.report.differences import corrected, differences_table
+from autofedavg.report.figures import all_figures
+from autofedavg.report.read import read_results
+from autofedavg.report.tables import scores_table
+from autofedavg.report.words import in_short
+from folders import write_study
+
+
+def test_rows_with_other_seeds_are_compared_on_those_that_both_have(tmp_path) -> None:
+    """N-Dirichlet has seed 0 alone, L-Softmax none of FedAvg's: all of both then."""
+    absent = {"n-dirichlet": (1, 2), "l-softmax": (0, 1), "fedavg": (2,)}
+    others = [(row, seed) for row, seeds in absent.items() for seed in seeds]
+    home = write_study(tmp_path / "study", seeds=(0, 1, 2), missing=others)
+    results = read_results([home])
+    cells = dict(differences_table(results).rows)
+
+    def means(row, *seeds):
+        found = [Ledger(home / row / f"seed-{seed}").scores() for seed in seeds]
+        return case_means(found, "dice")
+
+    pairs = {
+        "N-DIRICHLET": (means("n-dirichlet", 0), means("fedavg", 0)),
+        "L-SOFTMAX": (means("l-softmax", 2), means("fedavg", 0, 1)),
+    }
+    scores = dict(scores_table(results).rows)
+    for row, (own, against) in pairs.items():
+        for at, site in enumerate(("A", "B", "C", None)):
+            test = compare(own, against, site)
+            assert cells[row][at].test == test
+            assert cells[row][at].value == pytest.approx(100 * test.gain)
+            assert scores[row][at].test == test
+    (figure,) = (f for f in all_figures(results)["cases"] if f.name == "differences")
+    drawn = [item["value"] for item in figure.data if item["row"] == "N-DIRICHLET"]
+    own, against = pairs["N-DIRICHLET"]
+    assert sorted(drawn) == pytest.approx(sorted(100 * (own[key] - against[key]) for key in own))
+    said = next(line for line in in_short(results) if line.startswith("N-DIRICHLET"))
+    assert f"{cells['N-DIRICHLET'][3].value:+.2f} points against FEDAVG" in said
+    assert "the repeats (seeds) that both have" in differences_table(results).notes[0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_s_correction_keeps_the_order_and_never_flatters(found):
+    tests = {str(k): p for k, p in enumerate(found)}
+    made = corrected(tests)
+    ranked = sorted(tests, key=lambda name: tests[name])
+    assert [made[name] for name in ranked] == sorted(made.values())
+    assert all(tests[name] <= p <= 1 for name, p in made.items())
+    assert made[ranked[0]] == min(1.0, len(found) * tests[ranked[0]])
+    assert made[ranked[-1]] >= tests[ranked[-1]]
+
+
+def test_the_table_names_the_rows_that_stay_below_after_it(tmp_path):
+    home = write_study(tmp_path / "study", cases=40)
+    rows = {"fedavg": 0.0, "n-dirichlet": 0.05, "l-softmax": 0.0}
+    for row, gain in rows.items():
+        path = home / row / "seed-0" / "scores.csv"
+        head, *lines = path.read_text().splitlines()
+        kept = [line.rsplit(",", 1)[0] for line in lines]
+        values = [0.5 + 0.001 * (k % 7) + gain + 0.01 * (row == "l-softmax") * (-1) ** k
+                  for k in range(len(lines))]  # fmt: skip
+        written = [f"{name},{value}" for name, value in zip(kept, values, strict=True)]
+        path.write_text("\n".join([head, *written]) + "\n")
+    notes = differences_table(read_results([home])).notes
+    sure = "Corrected for the 2 rows (Holm), differences over all sites with p below 0.05: {}."
+    assert sure.format("N-DIRICHLET") in notes
