@@ -1,15 +1,20 @@
 """The numbers and figures of the documentation are those of the published runs."""
 
 import json
+import math
 import re
 import statistics
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from autofedavg import cli
+from autofedavg.evaluation import SIGNIFICANT, case_means, compare
 from autofedavg.experiment.ledger import Ledger
+from autofedavg.report.differences import differences_table
+from autofedavg.report.figures.series import learns
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
@@ -52,7 +57,7 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
     """The same models until and in round 10, averaged with even and with learned weights."""
     home = ROOT / "results" / "table1-cifar10"
     text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
-    scores, parts, above, early, late = [], [], [], [], []
+    scores, parts, above, early, late, most = [], [], [], [], [], 0.0
     for seed in range(3):
         even, learned, size = (
             Ledger(home / row / f"seed-{seed}").rounds()
@@ -72,15 +77,57 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
             100 * (mine["test"]["mean"] - other["test"]["mean"])
             for mine, other in zip(learned[19:], even[19:], strict=True)
         ]
-        assert f"differ by {statistics.stdev(later):.1f} points" in text
+        assert f"differ by {statistics.stdev(later):.1f} points as a rule" in text
+        most = max(most, *map(abs, later))
         assert abs(statistics.fmean(later)) < 0.1  # "less than 0.1 on average"
         early.append(statistics.fmean(second["loss"].values()))
         late.append(statistics.fmean(learned[-1]["loss"].values()))
+    assert f"by {math.ceil(10 * most) / 10} at most" in text
     assert f"is {min(above):.1f} to {max(above):.1f} points above FedAvg" in text
     counts = "{}, {} and {}".format(*parts)
     assert f"({', '.join(scores)}; better on {counts} of {len(better)} parts" in text
     means = (statistics.fmean(early), statistics.fmean(late))
     assert "is {:.3f} in round 10 and {:.3f} in the last".format(*means) in text
+
+
+def test_chance_in_training_is_what_the_runs_say(rebuild) -> None:
+    text, front = (
+        " ".join((ROOT / page).read_text().split())
+        for page in ("docs/reproduction.md", "README.md")
+    )
+    table1, lgg = rebuild.results("table1-cifar10"), rebuild.results("study-lgg")
+    gains = gains_of(table1, "n-dirichlet")
+    half = float(stats.t.ppf(0.975, len(gains) - 1)) * statistics.stdev(gains) / len(gains) ** 0.5
+    below, half = f"{-statistics.fmean(gains):.1f}", f"{half:.1f}"
+    assert f"is {below} points below FedAvg, with a 95 % interval of ± {half}" in text
+    assert f"is {below} ± {half} points below FedAvg (three seeds, 95 % interval)" in front
+    ends = [f"{100 * summary.global_test_avg:.1f}" for summary in table1.row("fedavg").summaries]
+    assert "its three seeds end at {}, {} and {}".format(*ends) in text
+    first, second = gains_of(lgg, "fedprox")
+    for page in (text, front):
+        assert f"stood {first:.1f} points above" in page
+        assert f"{-second:.1f} below it with the other" in page
+    pairs = {row: compare(*(case_means([one], "dice") for one in lgg.row(row).whole.values()))
+             for row in ("fedavg-even", "n-softmax")}  # fmt: skip
+    found = [f"{pair.p:.3f}" for pair in pairs.values()]
+    assert "the same test gives p = {}, and of N-Softmax {}".format(*found) in text
+    above = [row.name for row in lgg.rows if row.whole.keys() >= {0, 1} and learns(row)
+             and min(gains_of(lgg, row.name)) > 0]  # fmt: skip
+    assert above == ["l-softmax"]  # "alone is above with both seeds"
+    rows = differences_table(lgg).rows
+    tests = [cell.test.p for _, cells in rows for cell in cells[: len(lgg.sites)]]
+    few = {3: "three"}[sum(p < SIGNIFICANT for p in tests)]
+    assert f"Of the {len(tests)} tests at single sites {few} are below five percent" in text
+
+
+def gains_of(study, name) -> list[float]:
+    """Points above FedAvg, seed by seed."""
+    return [
+        100 * (mine.global_test_avg - other.global_test_avg)
+        for mine, other in zip(
+            study.row(name).summaries, study.row("fedavg").summaries, strict=True
+        )
+    ]
 
 
 def test_every_figure_is_the_one_rebuilt(rebuild) -> None:
