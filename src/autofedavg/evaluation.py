@@ -2,6 +2,7 @@
 
 global test avg: mean over sites of the best global model's mean test score.
 local avg, local gen: mean on and off the diagonal of the K x K matrix of best local models.
+Beside them, whether LearnAggWeight lowered its loss.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from autofedavg.scores import Scores
 
 SIGNIFICANT = 0.05
+PART = 4  # a call's first and last steps are this part of it: single batches say little
 
 
 class Summary(NamedTuple):
@@ -129,4 +131,42 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
+    return statistics.fmean(known) if known else None
+
+
+def loss_ends(
+    losses: Mapping[str, Sequence[float | None]], counted: Mapping[str, float] | None = None
+) -> tuple[int, float, float] | None:
+    """Whether a call of LearnAggWeight lowered its loss: that of its first and of its last steps.
+
+    Args:
+        losses: every site's, a number a message; None where it did not answer.
+        counted: how much each site counts; equally, if not given.
+
+    Returns:
+        The number of messages, and the mean losses over sites in the first and the last quarter of
+        them; None where there is nothing to compare.
+
+    Example:
+        >>> loss_ends({"A": [3.0, 2.0, 2.0, 1.0], "B": [1.0, None, 1.0, 0.0]})
+        (4, 2.0, 0.5)
+    """
+    steps = max((len(values) for values in losses.values()), default=0)
+    if steps < 2:
+        return None
+    part = max(1, steps // PART)
+    found = [
+        (counted[site] if counted else 1.0, first, last)
+        for site, values in losses.items()
+        for first, last in [(_known_mean(values[:part]), _known_mean(values[-part:]))]
+        if first is not None and last is not None
+    ]
+    if not found:
+        return None
+    shares, firsts, lasts = zip(*found, strict=True)
+    return steps, statistics.fmean(firsts, shares), statistics.fmean(lasts, shares)
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None

@@ -70,6 +70,7 @@ def test_all_steps_go_in_one_message_with_the_models():
         alpha = [metrics[f"alpha/{site}"] for site in NAMES.values()]
         assert sum(alpha) == pytest.approx(1.0)
         assert len(set(alpha)) == 3
+        assert "learning_loss/first" not in metrics  # one message has no first and last steps
         assert metrics["loss"] == pytest.approx((25 + 25 + 49) / 17)  # by num-examples, as ever
     assert [*result.arrays] == [*network().state_dict()]
     assert result.arrays["1.num_batches_tracked"].numpy() == 14  # 7 a round: the maximum
@@ -255,8 +256,10 @@ def test_the_engine_changes_nothing():
             net[1].num_batches_tracked += len(site)
             models[str(node)] = {k: v.clone() for k, v in net.state_dict().items()}
         learned = learner.round(t, state, models, Direct())
-        alpha = {k: v for k, v in result.train_metrics_clientapp[t].items() if "alpha" in k}
-        assert alpha == learned.metrics()
+        told = result.train_metrics_clientapp[t]
+        learnt = {k: v for k, v in told.items() if k.startswith(("alpha/", "learning_loss/"))}
+        assert learnt == learned.metrics()
+        assert {"learning_loss/first", "learning_loss/last"} < learnt.keys()
         state = learned.state
     final = result.arrays.to_torch_state_dict()
     assert all(torch.equal(final[k], state[k]) for k in final)

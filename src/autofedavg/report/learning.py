@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from autofedavg.evaluation import loss_ends
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table
-
-PART = 4  # a call's first and last steps are this part of it: single batches say little
 
 
 class Call(NamedTuple):
@@ -29,7 +27,7 @@ def calls_of(row: Row) -> list[Call]:
         Call(repeat.seed, repeat.fold, int(line["t"]), *ends)
         for repeat in row.finished or row.repeats
         for line in repeat.rounds
-        if (ends := ends_of(line, _counted(repeat)))
+        if (ends := loss_ends(line.get("learning_loss", {}), _counted(repeat)))
     ]
 
 
@@ -67,39 +65,8 @@ def learning_table(results: Results) -> Table | None:
     return Table("learning", title, heads, tuple(rows), notes, decimals=4)
 
 
-def ends_of(
-    line: Mapping[str, Any], counted: Mapping[str, float] | None = None
-) -> tuple[int, float, float] | None:
-    """A round's steps, and the mean losses of the first and the last of them.
-
-    Args:
-        line: of rounds.jsonl.
-        counted: how much each site counts; equally, if not given.
-    """
-    losses: Mapping[str, Sequence[float | None]] = line.get("learning_loss", {})
-    steps = max((len(values) for values in losses.values()), default=0)
-    if steps < 2:
-        return None
-    part = max(1, steps // PART)
-    both = [
-        (counted[site] if counted else 1.0, first, last)
-        for site, values in losses.items()
-        for first, last in [(_mean(values[:part]), _mean(values[-part:]))]
-        if first is not None and last is not None
-    ]
-    if not both:
-        return None
-    share, firsts, lasts = zip(*both, strict=True)
-    return steps, statistics.fmean(firsts, share), statistics.fmean(lasts, share)
-
-
 def _counted(repeat: Repeat) -> dict[str, float] | None:
     """How much each site counts in what the repeat minimised."""
     if repeat.config["method"].get("objective") != "size":
         return None
     return {site: n["train"] for site, n in repeat.environment["data"]["cases"].items()}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None

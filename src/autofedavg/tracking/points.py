@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from autofedavg.evaluation import summarise
-from autofedavg.report.learning import ends_of
+from autofedavg.evaluation import loss_ends, summarise
 from autofedavg.scores import Scores
 
 # Names of our own that a site's name must not take, in any group.
@@ -54,7 +53,7 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     for letter in ("alpha", "beta"):
         found |= _weights(letter, line[letter] or (), names)
     found["learned"] = float(line["learned"])
-    if ends := ends_of(line):
+    if ends := loss_ends(line.get("learning_loss", {})):
         _, found["learning_loss/first"], found["learning_loss/last"] = ends
     found["answered"] = float(len(line["answered"]))
     found |= {"traffic/down": float(line["bytes_down"]), "traffic/up": float(line["bytes_up"])}

@@ -18,6 +18,7 @@ from autofedavg.calls import Ask, Calls
 from autofedavg.engines.dropin.courier import Carrier, Courier
 from autofedavg.engines.dropin.described import difference, fitted, told
 from autofedavg.errors import ConfigError, FederationError, did_you_mean, error_facts
+from autofedavg.evaluation import loss_ends
 from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
@@ -40,6 +41,7 @@ class Learned:
         layers: the names of the layers; empty with one weight per site.
         learned: whether beta was stepped on in this round.
         events: who was lost, dropped, asked or sent again.
+        losses: every site's loss in every message of LearnAggWeight; None where it missed one.
     """
 
     state: dict[str, Tensor]
@@ -47,16 +49,21 @@ class Learned:
     layers: tuple[str, ...]
     learned: bool
     events: list[dict[str, Any]] = field(default_factory=list)
+    losses: dict[str, list[float | None]] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """The weights under one name each: `alpha/<site>`, or `alpha/<site>/<layer>`."""
-        if not self.layers:
-            return {f"alpha/{site}": weights[0] for site, weights in self.alpha.items()}
-        return {
-            f"alpha/{site}/{layer}": weight
-            for site, weights in self.alpha.items()
-            for layer, weight in zip(self.layers, weights, strict=True)
-        }
+        """Numbers of the round under one name each.
+
+        The weights are `alpha/<site>`, or `alpha/<site>/<layer>`; where they were learned, the
+        loss is `learning_loss/first` and `learning_loss/last` (`loss_ends`).
+        """
+        found: dict[str, float] = {}
+        if ends := loss_ends(self.losses):
+            _, found["learning_loss/first"], found["learning_loss/last"] = ends
+        for site, weights in self.alpha.items():
+            names = [f"alpha/{site}/{layer}" for layer in self.layers] or [f"alpha/{site}"]
+            found |= zip(names, weights, strict=True)
+        return found
 
     def __str__(self) -> str:
         """One line for a log."""
@@ -170,8 +177,8 @@ class WeightLearner:
         self._beta |= dict(zip(federation.names, done.beta, strict=True))
         alpha = among(done.alpha, federation, done.w_k).reshape(len(done.w_k.sites), -1)
         weights = dict(zip(done.w_k.sites, alpha.tolist(), strict=True))
-        events = federation.take_events()
-        return Learned(layout.state_dict(done.w), weights, layers, done.learned, events)
+        events, losses = federation.take_events(), federation.take_learning_losses()
+        return Learned(layout.state_dict(done.w), weights, layers, done.learned, events, losses)
 
     def _joined(self, t: int, addresses: list[str], carrier: Carrier) -> dict[str, str]:
         """The addresses by site name; those who are new are asked for it and for their network."""
