@@ -111,8 +111,8 @@ def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) 
     assert out.startswith("**Tiny hospitals**")
     assert err == f"report written to {tmp_path / 'index.html'}\n"
     endings = ("txt", "md", "csv", "tex", "json")
-    names = ("scores", "weights", "differences", "traffic", "time", "speed", "runs", "machines",
-             "data", "settings", "settings-rows")  # fmt: skip
+    names = ("scores", "weights", "learning", "differences", "traffic", "time", "speed", "runs",
+             "machines", "data", "settings", "settings-rows")  # fmt: skip
     wanted = {f"{name}.{ending}" for name in names for ending in endings}
     assert {path.name for path in (tmp_path / "tables").iterdir()} == wanted
     assert r"\begin{tabular}{lrrrrrr}" in (tmp_path / "tables" / "scores.tex").read_text()
