@@ -1,4 +1,4 @@
-"""The loss that the aggregation weights are learned by, before and after every call."""
+"""The loss that the aggregation weights are learned by, in the first and last steps of calls."""
 
 from __future__ import annotations
 

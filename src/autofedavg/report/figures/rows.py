@@ -108,7 +108,7 @@ def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
 def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
     """Curves of one of several values in the same data."""
     scale: Spec = {"zero": False}
-    if drawn and _beyond(drawn):
+    if _beyond(drawn):
         scale |= {"domain": _domain(drawn, value), "nice": True}
     layers = _curves(drawn, labels, value, title, scale)
     if value == "difference":
