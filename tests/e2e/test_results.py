@@ -5,16 +5,19 @@ import math
 import re
 import statistics
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 from scipy import stats
 
 from autofedavg import cli
-from autofedavg.evaluation import SIGNIFICANT, case_means, compare
+from autofedavg.evaluation import SIGNIFICANT, case_means, compare, loss_ends
 from autofedavg.experiment.ledger import Ledger
+from autofedavg.report.costs import traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.figures.series import learns
+from autofedavg.report.tables import mean_over_layers
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
@@ -88,6 +91,97 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
     assert f"({', '.join(scores)}; better on {counts} of {len(better)} parts" in text
     means = (statistics.fmean(early), statistics.fmean(late))
     assert "is {:.3f} in round 10 and {:.3f} in the last".format(*means) in text
+
+
+def test_the_first_rounds_are_what_the_runs_say(rebuild) -> None:
+    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    size, even, learned = (
+        [
+            Ledger(ROOT / "results" / "study-few-rounds" / row / f"seed-{s}").rounds()
+            for s in range(3)
+        ]
+        for row in ("fedavg", "fedavg-even", "n-dirichlet")
+    )
+    scores = {
+        name: [[100 * line["test"]["mean"] for line in run] for run in runs]
+        for name, runs in (("size", size), ("even", even), ("learned", learned))
+    }
+    pairs = list(zip(scores["learned"], scores["size"], scores["even"], strict=True))
+    assert all(mine[t] > max(a[t], b[t]) for mine, a, b in pairs for t in range(7))
+    assert not all(mine[7] > max(a[7], b[7]) for mine, a, b in pairs)
+    first = [mine[0] - a[0] for mine, a, _ in pairs]
+    assert f"by {min(first):.1f} to {max(first):.1f} points over FedAvg in the first round" in text
+    second = statistics.fmean(mine[1] - a[1] for mine, a, _ in pairs)
+    assert f"after two rounds by {second:.0f} points" in (ROOT / "README.md").read_text()
+    count = [1 / sum(a * a for a in run[0]["alpha"]) for run in learned]
+    assert f"(1 / Σ alpha²) of {min(count):.1f} to {max(count):.1f} of the 16 clients" in text
+    ahead = [[a[t + 1] - mine[t] for t in range(9)] for mine, a, _ in pairs]
+    assert all(statistics.fmean(gains) > 0 for gains in zip(*ahead, strict=True))
+    assert max(map(abs, ahead[1][3:])) < 0.4  # "within 0.4 points of each other"
+    traffic = dict(traffic_table(rebuild.results("study-few-rounds")).rows)
+    extra, formula = (cell.value / 100 for cell in traffic["Auto-FedAvg-N-Dirichlet"][-2:])
+    assert f"{formula} times" in text
+    assert extra == pytest.approx(formula, rel=1e-3)
+
+
+def test_the_same_rounds_have_the_same_bits() -> None:
+    """Runs of ten rounds and of 99, made on other days with other versions."""
+    short, long = (ROOT / "results" / study for study in ("study-few-rounds", "table1-cifar10"))
+    for row in ("fedavg", "fedavg-even"):
+        for seed in range(3):
+            mine, other = (Ledger(home / row / f"seed-{seed}").rounds() for home in (short, long))
+            for one, two in zip(mine, other[:10], strict=True):
+                assert (one["loss"], one["test"]) == (two["loss"], two["test"])
+
+
+def test_the_calls_of_the_other_variants() -> None:
+    home = ROOT / "results" / "table1-cifar10"
+    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    even = Ledger(home / "fedavg-even" / "seed-0").rounds()
+    above, said, begins = {}, {}, []
+    for name in ("n-softmax", "l-dirichlet", "l-softmax"):
+        mine = Ledger(home / name / "seed-0").rounds()
+        gains = [
+            100 * (one["test"]["mean"] - two["test"]["mean"])
+            for one, two in zip(mine, even, strict=True)
+        ]
+        above[name] = f"{gains[9]:.1f}"
+        assert abs(statistics.fmean(gains[19:])) < 0.2
+        calls = {
+            line["t"]: loss_ends(line["learning_loss"])[1:] for line in mine if line["learned"]
+        }
+        said[name] = "from {:.3f} to {:.3f}".format(*calls[10])
+        begin, end = calls[90]
+        begins.append(begin)
+        assert abs(end - begin) < 0.0015  # "by 0.001 at most"
+    assert (
+        "N-Softmax is {n-softmax} points above the row of even weights, L-Dirichlet {l-dirichlet} "
+        "and L-Softmax {l-softmax}".format_map(above)
+    ) in text
+    assert (
+        "L-Softmax lowers it {l-softmax}, L-Dirichlet {l-dirichlet} and "
+        "N-Softmax {n-softmax}".format_map(said)
+    ) in text
+    assert f"begin at {min(begins):.3f} to {max(begins):.3f} and change it" in text
+
+
+def test_which_weights_the_variants_agree_on(rebuild) -> None:
+    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+
+    def ends(*runs: str) -> list[list[float]]:
+        last = (Ledger(ROOT / "results" / "table1-cifar10" / run).rounds()[-1] for run in runs)
+        return [[mean_over_layers(a) for a in line["alpha"]] for line in last]
+
+    def between(*runs: str) -> str:
+        found = [statistics.correlation(*pair) for pair in combinations(ends(*runs), 2)]
+        return f"{min(found):.1f} to {max(found):.1f}"
+
+    variants = [f"{row}/seed-0" for row in ("l-softmax", "l-dirichlet", "n-softmax", "n-dirichlet")]
+    seeds = between(*(f"n-dirichlet/seed-{s}" for s in range(3)))
+    assert f"of three seeds correlate with {seeds}" in text
+    assert f"those of the four variants with {between(*variants)}" in text
+    (sizes,) = ends("fedavg/seed-0")
+    assert all(abs(statistics.correlation(mine, sizes)) < 0.25 for mine in ends(*variants))
 
 
 def test_chance_in_training_is_what_the_runs_say(rebuild) -> None:

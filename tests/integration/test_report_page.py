@@ -192,8 +192,11 @@ def test_other_numbers_of_sites(tmp_path, say, sites) -> None:
     study = write_study(tmp_path / "s", methods, sites=[f"site {k:02d}" for k in range(sites)])
     code, _, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
     assert code == 0, err
-    shown = Tables((tmp_path / "out" / "index.html").read_text()).tables
+    text = (tmp_path / "out" / "index.html").read_text()
+    shown = Tables(text).tables
     aside = sites > MANY  # with a table of their own
+    own = "mean" if aside else "site 00"
+    assert f'<tr data-row="LOCAL-ONLY"><th scope="row">LOCAL-ONLY - {own}</th>' in text
     assert len(shown["table-scores"][0]) == 1 + 3 + (0 if aside else sites)
     assert ("table-sites" in shown) == aside
     if aside:

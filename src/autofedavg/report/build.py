@@ -33,7 +33,7 @@ from autofedavg.report.provenance import (
 )
 from autofedavg.report.read import Results, read_results
 from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
-from autofedavg.report.tested import tested_table
+from autofedavg.report.tested import rounds_table, tested_table
 from autofedavg.report.values import stem
 from autofedavg.task import Progress
 
@@ -157,6 +157,7 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
         "scores": [
             scores_table(results),
             tested_table(results),
+            rounds_table(results),
             classes_table(results),
             sites_table(results),
         ],

@@ -19,7 +19,7 @@ from autofedavg.report.examples import Examples
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.gallery import groups, source
 from autofedavg.report.read import Results
-from autofedavg.report.tables import Cell, Table
+from autofedavg.report.tables import MEAN, Cell, Table
 from autofedavg.report.values import stem
 from autofedavg.report.words import how_far, in_short
 
@@ -124,7 +124,8 @@ def page(
 def _rows(results: Results) -> dict[str, str]:
     """A table line's label -> the label of the row it belongs to."""
     known = {row.label: row.label for row in results.rows}
-    known |= {f"{row.label} - {site}": row.label for row in results.rows for site in results.sites}
+    for part in (*results.sites, MEAN):
+        known |= {f"{row.label} - {part}": row.label for row in results.rows}
     return known
 
 

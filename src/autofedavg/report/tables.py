@@ -49,13 +49,14 @@ class Table:
 
 
 Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
+MEAN = "mean"  # of many sites' own models
 CaseScores = dict[tuple[str, str], float]  # by site and case
 
 
 def scores_table(results: Results) -> Table:
     """Per-site score, global test avg, local avg and local gen of every row, in percent.
 
-    Many sites have a table of their own, `sites_table`.
+    Many sites have a table of their own, `sites_table`, and their own models stand as a mean.
     """
     table, K = _all_scores(results), len(results.sites)
     if K <= MANY:
@@ -84,7 +85,8 @@ def _all_scores(results: Results) -> Table:
     for row in results.rows:
         summaries = row.summaries
         if summaries and summaries[0].matrix and not summaries[0].by_site:
-            rows += _local_rows(row, summaries, list(results.sites))
+            local = _local_rows if len(results.sites) <= MANY else _local_mean
+            rows += local(row, summaries, list(results.sites))
         else:
             against = None if row.name == results.baseline else baseline
             rows.append((row.label, _global_cells(row, summaries, list(results.sites), against)))
@@ -161,12 +163,22 @@ def _local_rows(
     for number, k in enumerate(sites):
         own = [s.matrix.get(k, {}) for s in summaries]
         cells = [_cell(_percent(row.get(j) for row in own)) for j in sites]
-        means = (statistics.fmean(row.values()) if row else None for row in own)
+        means = (_mean(row.values()) for row in own)
         average = _cell(_percent(means), spread=True)
         middle = number == len(sites) // 2
         shared = _local_columns(summaries) if middle else (Cell(), Cell())
         rows.append((f"{row.label} - {k}", _from(row, sites, (*cells, average, *shared))))
     return rows
+
+
+def _local_mean(
+    row: Row, summaries: Sequence[Summary], sites: Sequence[str]
+) -> list[tuple[str, tuple[Cell, ...]]]:
+    """All sites' own models in one row, the mean over them; without the sites' columns."""
+    averages = (_mean(_mean(own.values()) for own in s.matrix.values()) for s in summaries)
+    average = _cell(_percent(averages), spread=True)
+    cells = (*[Cell()] * len(sites), average, *_local_columns(summaries))
+    return [(f"{row.label} - {MEAN}", _from(row, sites, cells))]
 
 
 def _local_columns(summaries: Sequence[Summary]) -> tuple[Cell, Cell]:
@@ -192,6 +204,11 @@ def paired_scores(row: Row, baseline: Row) -> tuple[CaseScores, CaseScores]:
 def mean_global(row: Row) -> float | None:
     """A row's global test avg in percent, mean over its repeats, as in the table."""
     return _cell(_percent(summary.global_test_avg for summary in row.summaries)).value
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _percent(values: Iterable[float | None]) -> list[float]:

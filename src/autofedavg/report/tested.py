@@ -1,16 +1,19 @@
-"""Test scores over the rounds, for runs that were tested as they went: the last and the best."""
+"""Test scores over the rounds, for runs that were tested as they went: last, best, on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from autofedavg.report.read import Repeat, Results, Row
-from autofedavg.report.tables import Cell, Table, percent_cell, round_cell
+from autofedavg.report.tables import Cell, Table, mark_best, percent_cell, round_cell
 
 NOTE = (
     "Mean over sites of the global model's test score. The best round is chosen by the test cases "
     "themselves, so its score flatters; it is here because others print it."
 )
+WAY = (1, 2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # rounds that are shown
+
+Curve = Sequence[tuple[int, float]]  # (round, test score)
 
 
 def tested_table(results: Results) -> Table | None:
@@ -22,14 +25,46 @@ def tested_table(results: Results) -> Table | None:
     return Table("tested", "Test scores over the rounds", heads, tuple(rows), (NOTE,))
 
 
+def rounds_table(results: Results) -> Table | None:
+    """Test score after one, two, three, five ... rounds; None where no run was tested so often."""
+    found = {row.label: _on_the_way(row) for row in results.rows}
+    shown = [t for t in WAY if any(t in scores for scores in found.values())]
+    rows = [
+        (label, tuple(percent_cell(scores.get(t, ())) for t in shown))
+        for label, scores in found.items()
+        if scores
+    ]
+    if not rows:
+        return None
+    note = (
+        "Mean over sites of the global model's test score; best per column marked. Nothing is "
+        "chosen by it. A cell is empty where not all repeats of its row were tested in that round."
+    )
+    heads = tuple(map(str, shown))
+    return Table("rounds", "Test score after so many rounds", heads, mark_best(rows), (note,))
+
+
+def _on_the_way(row: Row) -> dict[int, list[float]]:
+    """Round -> test score of every seed, where all seeds and folds were tested."""
+    seeds = [[dict(curve) for curve in mine] for mine in _curves(row).values()]
+    every = [curve for mine in seeds for curve in mine]
+    if not any(len(curve) > 1 for curve in every):
+        return {}
+    return {
+        t: [sum(curve[t] for curve in mine) / len(mine) for mine in seeds]
+        for t in WAY
+        if all(t in curve for curve in every)
+    }
+
+
 def _cells(row: Row) -> tuple[Cell, ...]:
-    def last(curve: Sequence[tuple[int, float]]) -> float:
+    def last(curve: Curve) -> float:
         return curve[-1][1]
 
-    def best(curve: Sequence[tuple[int, float]]) -> float:
+    def best(curve: Curve) -> float:
         return max(score for _, score in curve)
 
-    def when(curve: Sequence[tuple[int, float]]) -> float:
+    def when(curve: Curve) -> float:
         return next(t for t, score in curve if score == best(curve))
 
     return (
@@ -39,15 +74,15 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     )
 
 
-def _per_seed(row: Row, of: Callable[[Sequence[tuple[int, float]]], float]) -> list[float]:
+def _per_seed(row: Row, of: Callable[[Curve], float]) -> list[float]:
     """A number of every seed's curve; of several folds, their mean."""
     curves = _curves(row)
     return [sum(map(of, mine)) / len(mine) for mine in curves.values()]
 
 
-def _curves(row: Row) -> dict[int, list[list[tuple[int, float]]]]:
+def _curves(row: Row) -> dict[int, list[Curve]]:
     """Seed -> (round, test score) of every fold; only seeds that have all folds."""
-    found: dict[int, list[list[tuple[int, float]]]] = {}
+    found: dict[int, list[Curve]] = {}
     for repeat in row.finished:
         curve = _curve(repeat)
         if repeat.seed in row.whole and curve:
@@ -55,6 +90,6 @@ def _curves(row: Row) -> dict[int, list[list[tuple[int, float]]]]:
     return found
 
 
-def _curve(repeat: Repeat) -> list[tuple[int, float]]:
+def _curve(repeat: Repeat) -> Curve:
     tested = [(line["t"], line.get("test", {}).get("mean")) for line in repeat.rounds]
     return [(t, score) for t, score in tested if score is not None]
