@@ -7,14 +7,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
 from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import Study, parse_run
-from autofedavg.experiment.ledger import LOADERS, STUDY, in_order, read_json, read_toml, run_path
+from autofedavg.experiment.ledger import (
+    LOADERS,
+    STUDY,
+    in_order,
+    read_json,
+    read_toml,
+    run_path,
+    study_home,
+)
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
@@ -25,6 +33,25 @@ from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.task import Progress, Task
 from autofedavg.workbench import checked_device
+
+
+NOTED = ("engine", "device", "threads")  # of the machine that a study's row was asked for on
+
+
+class Wanted(NamedTuple):
+    """A run that is to be there.
+
+    Attributes:
+        folder: where.
+        config: its row.
+        seed: of the run.
+        machine: where to compute it if it was not begun.
+    """
+
+    folder: Path
+    config: RunConfig
+    seed: int
+    machine: Machine
 
 
 def run_study(
@@ -57,19 +84,19 @@ def run_study(
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
-        (run_path(home, config.name, seed, fold), config, seed)
+        Wanted(run_path(home, config.name, seed, fold), config, seed, machine)
         for config, fold, seed in study.jobs()
     ]
-    for folder, _, _ in wanted:
-        if (folder / "config.toml").exists():
+    for run in wanted:
+        if (run.folder / "config.toml").exists():
             raise RunError(
                 "this run folder exists already",
-                where=str(folder),
+                where=str(run.folder),
                 remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
             )
-    for _, config, _ in wanted:
-        config.task.check()
-    _write_study(home, study)
+    for run in wanted:
+        run.config.task.check()
+    _write_study(home, study, machine)
     _run_all(wanted, machine, observer)
     return home
 
@@ -82,7 +109,7 @@ def resume(
     Gives the same bits as a run that was never stopped. Finished runs are left alone.
 
     Args:
-        path: a run folder or a study folder.
+        path: a run folder, of a run of a study also before it was begun, or a study folder.
         machine: where to compute; as before when None.
         observer: told of progress.
     """
@@ -99,40 +126,48 @@ def resume(
             )
         config = parse_run(values, str(path))
         before = read_json(path / "environment.json")
-        _run_all([(path, config, int(before["seed"]))], machine, observer)
-        return path
-    if not (path / STUDY).is_file():
-        raise RunError(
-            "this is neither a run folder nor a study folder",
-            where=str(path),
-            remedy="name a folder written by `autofedavg run`",
-        )
-    study = read_json(path / STUDY)
-    wanted = []
-    for row in study["runs"]:
-        config = parse_run(row["config"], str(path))
-        folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
-        wanted += [
-            (
-                run_path(path, config.name, seed, fold),
-                config if fold is None else config.on_fold(fold, folds),
-                seed,
+        wanted = [Wanted(path, config, int(before["seed"]), machine)]
+    elif (path / STUDY).is_file():
+        wanted = _listed(path, machine)
+    else:
+        home = study_home(path)
+        listed = _listed(home, machine) if home else []
+        wanted = [run for run in listed if run.folder == path.resolve()]
+        if not wanted:
+            raise RunError(
+                "this is neither a run folder nor a study folder",
+                where=str(path),
+                remedy="name a folder written by `autofedavg run`",
             )
-            for fold, seed in row["jobs"]
-        ]
     _run_all(wanted, machine, observer)
     return path
 
 
-def _run_all(
-    wanted: Sequence[tuple[Path, RunConfig, int]],
-    machine: Machine,
-    observer: Observer,
-) -> None:
+def _listed(home: Path, asked: Machine) -> list[Wanted]:
+    """All runs of a study folder."""
+    found = []
+    for row in read_json(home / STUDY)["runs"]:
+        config = parse_run(row["config"], str(home))
+        folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
+        noted = row.get("machine", {})
+        machine = replace(asked, **{key: getattr(asked, key) or noted.get(key) for key in NOTED})
+        found += [
+            Wanted(
+                run_path(home, config.name, seed, fold),
+                config if fold is None else config.on_fold(fold, folds),
+                seed,
+                machine,
+            )
+            for fold, seed in row["jobs"]
+        ]
+    return found
+
+
+def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer) -> None:
     problems: dict[str, Problem] = {}
     with ExitStack() as engines:
         trials: dict[Path, Trial] = {}
-        for index, (path, config, seed) in enumerate(wanted, 1):
+        for index, (path, config, seed, machine) in enumerate(wanted, 1):
             if (path / "status.json").exists() and RunFolder(path).status() == "finished":
                 observer.found(path)
                 continue
@@ -142,7 +177,7 @@ def _run_all(
                 config = config.with_task(placed_again(path, config.task))
                 config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
             config = config.resolved(observer.preparing)
-            used = _machine(path, machine) if known else machine.resolved()
+            used = _machine(path, asked) if known else machine.resolved()
             observer.started(config, seed, index, len(wanted), path)
             if used.remote:
                 _run_as_job(path, config, seed, used, observer, trials, engines)
@@ -248,7 +283,7 @@ def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> str:
     return key
 
 
-def _write_study(home: Path, study: Study) -> None:
+def _write_study(home: Path, study: Study, machine: Machine) -> None:
     """Notes rows and seeds beside the runs; those of an earlier call stay listed."""
     path = home / STUDY
     rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
@@ -270,6 +305,7 @@ def _write_study(home: Path, study: Study) -> None:
                 remedy="write elsewhere with --out: the two cannot be pooled",
             )
         row["jobs"] += [job for job in jobs if job not in row["jobs"]]
+        row["machine"] = {key: getattr(machine, key) for key in NOTED}
     content = {
         "name": study.name,
         "title": study.title,

@@ -110,7 +110,7 @@ def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
     rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in before["runs"]}
     for row in content["runs"]:
         name = row["config"]["name"]
-        listed = rows.setdefault(name, {**row, "jobs": []})
+        listed = rows.setdefault(name, {"jobs": [], "config": row["config"]})
         for fold, seed in row["jobs"]:
             here = run_path(home, name, seed, fold) in runs
             if here and [fold, seed] not in listed["jobs"]:

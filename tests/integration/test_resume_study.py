@@ -1,0 +1,72 @@
+"""Going on with a study that was stopped between its runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autofedavg import Machine, resume, run_study
+from autofedavg.experiment.config import read_study
+from autofedavg.observers import Observer
+
+
+class Stopped(Exception):
+    """What stops a study here."""
+
+
+class StopsBehind(Observer):
+    """Stops a study when its first run is over."""
+
+    def finished(self, folder: Path) -> None:
+        raise Stopped
+
+
+FIRST, LATER = "local-only", "fedavg"  # rows of the tiny study
+
+
+def about(home: Path, row: str) -> dict:
+    return json.loads((home / row / "seed-0" / "environment.json").read_text())
+
+
+@pytest.fixture
+def cut(tiny: Path, tmp_path: Path) -> Path:
+    """A study that was begun with two threads, with its first run alone."""
+    with pytest.raises(Stopped):
+        run_study(read_study(tiny), tmp_path / "runs", Machine(threads=2), StopsBehind())
+    return tmp_path / "runs" / "tiny"
+
+
+def test_what_was_not_begun_is_run_as_the_study_was_begun(cut) -> None:
+    assert not (cut / LATER).exists()
+    resume(cut)
+    assert [about(cut, row)["threads"] for row in (FIRST, LATER)] == [2, 2]
+
+
+def test_one_run_that_was_not_begun(cut, say) -> None:
+    folder = cut / LATER / "seed-0"
+    code, out, err = say("resume", folder)
+    assert code == 0, err
+    assert str(folder) in out
+    assert about(cut, LATER)["threads"] == 2
+    assert not (cut / "n-dirichlet").exists()
+
+
+def test_a_run_that_the_study_does_not_list(cut, say) -> None:
+    code, _, err = say("resume", cut / LATER / "seed-7")
+    assert code == 1
+    assert "neither a run folder nor a study folder" in err
+
+
+def test_what_is_asked_for_goes_before(cut) -> None:
+    resume(cut, Machine(workers=1, engine="simulator"))
+    assert (about(cut, LATER)["workers"], about(cut, LATER)["threads"]) == (1, 2)
+
+
+def test_study_folders_of_earlier_versions_go_on(cut) -> None:
+    path = cut / "study.json"
+    content = json.loads(path.read_text())
+    for row in content["runs"]:
+        del row["machine"]
+    path.write_text(json.dumps(content))
+    resume(cut)
+    assert about(cut, LATER)["engine"] == "simulator"
