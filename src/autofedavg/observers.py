@@ -26,6 +26,13 @@ class Observer:
     def finished(self, folder: Path) -> None:
         """A run is over."""
 
+    def failed(self, folder: Path) -> None:
+        """A run has failed, while others go on."""
+
+    def beside(self) -> Observer:
+        """Who is told of one run where several go on at a time; this one, if not said otherwise."""
+        return self
+
 
 class Observers(Observer):
     """Tells several observers, one after the other."""
@@ -52,3 +59,10 @@ class Observers(Observer):
     def finished(self, folder: Path) -> None:
         for observer in self._observers:
             observer.finished(folder)
+
+    def failed(self, folder: Path) -> None:
+        for observer in self._observers:
+            observer.failed(folder)
+
+    def beside(self) -> Observer:
+        return Observers(*(observer.beside() for observer in self._observers))

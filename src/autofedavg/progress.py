@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ EVERY = 60.0  # seconds between two lines in a log
 
 
 class Bars(Observer):
-    """Draws one bar for the data, one for the study and one for the run under way."""
+    """Draws one bar for the data, one for the study and one for every run under way."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -28,13 +29,21 @@ class Bars(Observer):
         self._study = progress.add_task("study", total=None, visible=False, note="")
         self._run = progress.add_task("run", total=None, visible=False, note="")
 
+    def beside(self) -> Bars:
+        another = copy.copy(self)
+        another._run = self._progress.add_task("run", total=None, visible=False, note="")
+        return another
+
+    def found(self, folder: Path) -> None:
+        self._progress.advance(self._study)
+
     def preparing(self, what: str, done: int, total: int) -> None:
         self._progress.update(
             self._data, description=what, completed=done, total=total, visible=done < total
         )
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
-        self._progress.update(self._study, completed=index - 1, total=total, visible=total > 1)
+        self._progress.update(self._study, total=total, visible=total > 1)
         fold = f", fold {getattr(run.task, 'fold', 0)}" if run.folds else ""
         self._progress.reset(
             self._run,
@@ -49,6 +58,10 @@ class Bars(Observer):
 
     def finished(self, folder: Path) -> None:
         self._progress.advance(self._study)
+        self._progress.update(self._run, visible=False)
+
+    def failed(self, folder: Path) -> None:
+        self.finished(folder)
 
 
 def describe(seen: Seen) -> str:
@@ -74,6 +87,9 @@ class Lines(Observer):
 
     def preparing(self, what: str, done: int, total: int) -> None:
         self._say(f"{what}: {done} of {total}")
+
+    def beside(self) -> Lines:
+        return Lines(self._console)
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._what = f"run {index} of {total}, {run.name}, seed {seed}"

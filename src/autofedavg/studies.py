@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from autofedavg.abreast import run_abreast
+from autofedavg.agenda import Wanted, listed_runs, write_agenda
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
-from autofedavg.errors import DataError, RunError
+from autofedavg.errors import ConfigError, DataError, RunError
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.ledger import (
     LOADERS,
     STUDY,
-    in_order,
     read_json,
     read_toml,
     run_path,
@@ -26,7 +26,6 @@ from autofedavg.experiment.ledger import (
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
-from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.observers import Observer
 from autofedavg.problem import Problem
@@ -35,30 +34,12 @@ from autofedavg.task import Progress, Task
 from autofedavg.workbench import checked_device
 
 
-NOTED = ("engine", "device", "threads")  # of the machine that a study's row was asked for on
-
-
-class Wanted(NamedTuple):
-    """A run that is to be there.
-
-    Attributes:
-        folder: where.
-        config: its row.
-        seed: of the run.
-        machine: where to compute it if it was not begun.
-    """
-
-    folder: Path
-    config: RunConfig
-    seed: int
-    machine: Machine
-
-
 def run_study(
     study: Study,
     out: Path | str = "runs",
     machine: Machine | None = None,
     observer: Observer | None = None,
+    at_once: int = 1,
 ) -> Path:
     """Runs every row of a study with every seed.
 
@@ -67,6 +48,8 @@ def run_study(
         out: the folder under which `<study>/<row>/seed-<n>` is written.
         machine: where to compute.
         observer: told of progress.
+        at_once: runs at a time, each in a process of its own where it is more than one; one that
+            fails does not stop the others then. Never changes results.
 
     Returns:
         The study's folder.
@@ -96,13 +79,16 @@ def run_study(
             )
     for run in wanted:
         run.config.task.check()
-    _write_study(home, study, machine)
-    _run_all(wanted, machine, observer)
+    write_agenda(home, study, machine)
+    _run_all(wanted, machine, observer, at_once)
     return home
 
 
 def resume(
-    path: Path | str, machine: Machine | None = None, observer: Observer | None = None
+    path: Path | str,
+    machine: Machine | None = None,
+    observer: Observer | None = None,
+    at_once: int = 1,
 ) -> Path:
     """Goes on with a run folder, or with all that a study folder still lacks.
 
@@ -112,6 +98,7 @@ def resume(
         path: a run folder, of a run of a study also before it was begun, or a study folder.
         machine: where to compute; as before when None.
         observer: told of progress.
+        at_once: runs at a time, as for `run_study`.
     """
     path = Path(path)
     machine = machine or Machine()
@@ -128,10 +115,10 @@ def resume(
         before = read_json(path / "environment.json")
         wanted = [Wanted(path, config, int(before["seed"]), machine)]
     elif (path / STUDY).is_file():
-        wanted = _listed(path, machine)
+        wanted = listed_runs(path, machine)
     else:
         home = study_home(path)
-        listed = _listed(home, machine) if home else []
+        listed = listed_runs(home, machine) if home else []
         wanted = [run for run in listed if run.folder == path.resolve()]
         if not wanted:
             raise RunError(
@@ -139,39 +126,25 @@ def resume(
                 where=str(path),
                 remedy="name a folder written by `autofedavg run`",
             )
-    _run_all(wanted, machine, observer)
+    _run_all(wanted, machine, observer, at_once)
     return path
 
 
-def _listed(home: Path, asked: Machine) -> list[Wanted]:
-    """All runs of a study folder."""
-    found = []
-    for row in read_json(home / STUDY)["runs"]:
-        config = parse_run(row["config"], str(home))
-        folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
-        noted = row.get("machine", {})
-        machine = replace(asked, **{key: getattr(asked, key) or noted.get(key) for key in NOTED})
-        found += [
-            Wanted(
-                run_path(home, config.name, seed, fold),
-                config if fold is None else config.on_fold(fold, folds),
-                seed,
-                machine,
-            )
-            for fold, seed in row["jobs"]
-        ]
-    return found
-
-
-def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer) -> None:
+def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_once: int) -> None:
+    if at_once < 1:
+        raise ConfigError(f"at_once is {at_once}", where="at_once", remedy="use 1 or more")
+    if at_once > 1 and len(wanted) > 1:
+        run_abreast(wanted, asked, observer, at_once)
+        return
     problems: dict[str, Problem] = {}
     with ExitStack() as engines:
         trials: dict[Path, Trial] = {}
-        for index, (path, config, seed, machine) in enumerate(wanted, 1):
-            if (path / "status.json").exists() and RunFolder(path).status() == "finished":
+        for index, run in enumerate(wanted, 1):
+            path, config, seed, machine = run
+            if run.finished:
                 observer.found(path)
                 continue
-            known = (path / "config.toml").exists()
+            known = run.begun
             if known:  # what was begun goes on as it was begun
                 config = parse_run(read_toml(path / "config.toml"), str(path))
                 config = config.with_task(placed_again(path, config.task))
@@ -281,38 +254,3 @@ def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> str:
         known.clear()  # one data set in memory at a time
         known[key] = task.problem(progress)
     return key
-
-
-def _write_study(home: Path, study: Study, machine: Machine) -> None:
-    """Notes rows and seeds beside the runs; those of an earlier call stay listed."""
-    path = home / STUDY
-    rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
-    for config in study.runs:
-        given = config.values(given_only=True)
-        row = rows.setdefault(config.name, {"jobs": [], "config": given})
-        if row["config"] != given:
-            raise RunError(
-                f"row {config.name!r} is in this study folder with other settings",
-                where=str(home),
-                remedy="give the row another name, or write elsewhere with --out",
-            )
-        jobs = [[fold, seed] for fold in study.folds or (None,) for seed in study.seeds]
-        if any((job[0] is None) != (jobs[0][0] is None) for job in row["jobs"]):
-            raise RunError(
-                f"row {config.name!r} is in this study folder "
-                + ("without folds" if study.folds else "with folds"),
-                where=str(home),
-                remedy="write elsewhere with --out: the two cannot be pooled",
-            )
-        row["jobs"] += [job for job in jobs if job not in row["jobs"]]
-        row["machine"] = {key: getattr(machine, key) for key in NOTED}
-    content = {
-        "name": study.name,
-        "title": study.title,
-        "baseline": study.baseline,
-        "rows": list(study.rows),
-        "runs": in_order(rows, study.rows),
-    }
-    with disk_errors(home):
-        home.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from autofedavg.evaluation import summarise
+from autofedavg.experiment.desk import Seen
 from autofedavg.experiment.ledger import Ledger
+from autofedavg.tracking.copying import Tracker
 from autofedavg.tracking.points import round_points, site_names
 
 ROW = ["--only", "n-dirichlet"]
@@ -170,6 +172,48 @@ def test_mlflow_holds_every_number_of_the_folder(tracked) -> None:
         assert run.data.tags["autofedavg.folder"] == str(folder)
         assert run.data.params["training.iterations"] == "2"
         assert run.data.params["method.name"] in run.info.run_name + "auto-fedavg"
+
+
+def test_runs_at_the_same_time_do_not_mix(tiny, tmp_path, say) -> None:
+    code, _, err = say(
+        "run", tiny, "--only", "fedavg", "--only", "n-dirichlet", "--at-once", "2",
+        "--out", tmp_path, "--track", "tensorboard", "--track", "mlflow",
+    )  # fmt: skip
+    assert code == 0, err
+    home = tmp_path / "tiny"
+    for run, series in (runs := mlflow_runs(home / "mlruns")):
+        assert series == expected(home / run.info.run_name)
+        assert run.info.status == "FINISHED"
+        there = tensorboard(home / "tensorboard" / run.info.run_name)
+        assert there == rounded(expected(home / run.info.run_name))
+    assert len(runs) == 2
+
+
+def test_one_that_fails_beside_others_is_told(tiny_home) -> None:
+    closed = []
+
+    class Kept:
+        last, complete = 0, False
+
+        def __init__(self, source, first) -> None:
+            self.name = source.name
+
+        def write(self, t, time, points) -> None:
+            self.last = t
+
+        def close(self, state="") -> None:
+            closed.append((self.name, state))
+
+    tracker = Tracker("kept", Kept)
+    runs = [tracker.beside() for _ in range(2)]
+    for run, row in zip(runs, ("fedavg", "n-dirichlet"), strict=True):
+        folder = tiny_home / row / "seed-0"
+        run.started(None, 0, 1, 2, folder)
+        run.round(Seen(1, 3, None, None, ()))
+    runs[0].failed(tiny_home / "fedavg" / "seed-0")
+    assert closed == [("fedavg/seed-0", "failed")]
+    tracker.stopped("interrupted")
+    assert closed[1:] == [("n-dirichlet/seed-0", "interrupted")]
 
 
 def test_run_folders_are_as_without_trackers(tracked, tiny_home) -> None:

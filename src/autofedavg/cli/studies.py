@@ -25,6 +25,10 @@ Threads = Annotated[
     int | None,
     typer.Option(help="Threads per worker (default: chosen; may change last bits).", min=1),
 ]
+AtOnce = Annotated[
+    int,
+    typer.Option(help="Runs at a time, each a process of its own (never changes results).", min=1),
+]
 Supervise = Annotated[
     bool,
     typer.Option(
@@ -56,6 +60,7 @@ def run(
     device: Device = "cpu",
     workers: Workers = None,
     threads: Threads = None,
+    at_once: AtOnce = 1,
     supervise: Supervise = False,
     wait: Wait = 600.0,
     track: Track = None,
@@ -78,7 +83,7 @@ def run(
     )
     machine = Machine(engine, device, workers, threads, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:
-        home = run_study(plan, out, machine, Observers(bars, *trackers))
+        home = run_study(plan, out, machine, Observers(bars, *trackers), at_once)
     _say_where(home, as_json)
 
 
@@ -87,6 +92,7 @@ def resume(
     engine: Annotated[str, typer.Option(help="Engine; as before when left out.")] = "",
     device: Annotated[str, typer.Option(help="Device; as before when left out.")] = "",
     workers: Workers = None,
+    at_once: AtOnce = 1,
     supervise: Supervise = False,
     wait: Wait = 600.0,
     track: Track = None,
@@ -101,7 +107,7 @@ def resume(
 
     machine = Machine(engine or None, device or None, workers, None, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:
-        home = go_on(folder, machine, Observers(bars, *trackers))
+        home = go_on(folder, machine, Observers(bars, *trackers), at_once)
     _say_where(home, as_json)
 
 

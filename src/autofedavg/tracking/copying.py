@@ -85,6 +85,11 @@ class Tracker(Observer):
         self._rounds: Rounds | None = None
         self._names: Mapping[str, str] = {}
         self._broken = False
+        self._others: list[Tracker] = []  # of runs at the same time
+
+    def beside(self) -> Tracker:
+        self._others.append(Tracker(self._name, self._open))
+        return self._others[-1]
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._folder = folder
@@ -98,8 +103,13 @@ class Tracker(Observer):
     def found(self, folder: Path) -> None:
         self._safely(lambda: self._finish(folder))
 
+    def failed(self, folder: Path) -> None:
+        self.stopped("failed")
+
     def stopped(self, state: str) -> None:
-        """The run under way has failed or was interrupted."""
+        """The runs under way have failed or were interrupted."""
+        for tracker in self._others:
+            tracker.stopped(state)
         if self._log is not None:
             self._safely(lambda: self._close(state))
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from autofedavg import errors
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.sitefile import site_file_text
-from autofedavg.errors import AutoFedAvgError, RunError
-from autofedavg.experiment.desk import Seen, Watcher
-from autofedavg.experiment.ledger import Ledger, Rounds, read_json
+from autofedavg.errors import RunError
+from autofedavg.experiment.desk import Watcher
+from autofedavg.experiment.following import Following
+from autofedavg.experiment.ledger import read_json
 from autofedavg.experiment.store import RunFolder, write_atomically
 from autofedavg.task import Task
 
@@ -76,33 +76,25 @@ class Trial:
         path.mkdir(parents=True, exist_ok=True)
         where = {"device": self._device, "task": _places(task)}
         write_atomically(path / PLACES, json.dumps(where, indent=1).encode() + b"\n")
-        stamp = _stamp(path)
-        lines = Rounds(path / "rounds.jsonl")
-        told = len(lines.look())
-
-        def tick() -> None:
-            nonlocal told
-            for line in lines.look()[told:]:
-                told += 1
-                mean = line["validation"]["mean"]
-                watch(Seen(line["t"], job.row.T, mean, line["alpha"], job.sites))
-
+        run = Following(path, job.row.T, job.sites, watch)
         idle = 0
         while idle < PATIENCE:
-            before = told
+            before = run.told
             try:
-                loopback.run(job, tick)
+                loopback.run(job, run.look)
             except KeyboardInterrupt:
                 if (path / "config.toml").exists():
                     RunFolder(path).set_status("interrupted")
                 raise
-            tick()
-            if (path / "status.json").exists() and Ledger(path).status() == "finished":
+            run.look()
+            if run.finished:
                 return
             if not self._supervise:
                 break
-            idle = 0 if told > before else idle + 1
-        raise _failure(path, said=_stamp(path) != stamp)
+            idle = 0 if run.told > before else idle + 1
+        remedy = f"look at what it says, then go on with `autofedavg resume {path}`"
+        given_up = RunError("the engine gave the job up", where=str(path), remedy=remedy)
+        raise run.failure(remedy) or given_up
 
     def _ready(self, job: Job, task: Task) -> Loopback:
         key = (job.sites, site_file_text(task, self._device))
@@ -145,21 +137,3 @@ def begun_at(path: Path) -> dict[str, Any]:
 
 def _places(task: Task) -> dict[str, str]:
     return {name: str(getattr(task, name)) for name in task.paths if getattr(task, name)}
-
-
-def _stamp(path: Path) -> int:
-    """When the run's status was written."""
-    status = path / "status.json"
-    return status.stat().st_mtime_ns if status.exists() else 0
-
-
-def _failure(path: Path, *, said: bool) -> AutoFedAvgError:
-    """Why a run ended: from its status, where the server has said it; of the same kind as there."""
-    remedy = f"look at what it says, then go on with `autofedavg resume {path}`"
-    status = read_json(path / "status.json") if said else {}
-    if status.get("state") != "failed":
-        return RunError("the engine gave the job up", where=str(path), remedy=remedy)
-    kind = getattr(errors, str(status.get("kind", "")), RunError)
-    fits = isinstance(kind, type) and issubclass(kind, AutoFedAvgError)
-    shown = kind if fits and kind is not errors.FederationError else RunError
-    return shown(str(status.get("error", "the run failed")), where=str(path), remedy=remedy)

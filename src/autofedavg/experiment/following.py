@@ -1,0 +1,56 @@
+"""A run that another process computes: its rounds as they come, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autofedavg import errors
+from autofedavg.errors import AutoFedAvgError, RunError
+from autofedavg.experiment.desk import Seen, Watcher
+from autofedavg.experiment.ledger import Ledger, Rounds, read_json
+
+
+class Following:
+    """What a run folder says from now on; it need not be there yet.
+
+    Args:
+        folder: of the run.
+        T: its rounds.
+        sites: their names.
+        watch: told of every round that is new.
+    """
+
+    def __init__(self, folder: Path, T: int, sites: Sequence[str], watch: Watcher) -> None:
+        self._folder, self._T, self._sites, self._watch = folder, T, tuple(sites), watch
+        self._lines = Rounds(folder / "rounds.jsonl")
+        self.told = len(self._lines.look())
+        self._stamp = self._stamped()
+
+    def look(self) -> None:
+        """Tells of the rounds since the last look."""
+        for line in self._lines.look()[self.told :]:
+            self.told += 1
+            mean = line["validation"]["mean"]
+            self._watch(Seen(line["t"], self._T, mean, line["alpha"], self._sites))
+
+    @property
+    def finished(self) -> bool:
+        return self._stamped() > 0 and Ledger(self._folder).status() == "finished"
+
+    def failure(self, remedy: str) -> AutoFedAvgError | None:
+        """Why the run failed, of the same kind as there; None where it has not said so."""
+        said = self._stamped() != self._stamp
+        status = read_json(self._folder / "status.json") if said else {}
+        if status.get("state") != "failed":
+            return None
+        kind = getattr(errors, str(status.get("kind", "")), RunError)
+        fits = isinstance(kind, type) and issubclass(kind, AutoFedAvgError)
+        shown = kind if fits and kind is not errors.FederationError else RunError
+        message = str(status.get("error", "the run failed"))
+        return shown(message, where=str(self._folder), remedy=remedy)
+
+    def _stamped(self) -> int:
+        """When the run's status was written."""
+        status = self._folder / "status.json"
+        return status.stat().st_mtime_ns if status.exists() else 0

@@ -1,0 +1,163 @@
+"""Several runs of a study at a time."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autofedavg import Machine, resume, run_study
+from autofedavg.errors import ConfigError
+from autofedavg.experiment.config import read_study
+from autofedavg.observers import Observer
+
+ROWS = ("local-only", "fedavg", "n-dirichlet")
+SHORT = ["--set", "rounds=2"]
+LONG = ["--set", "rounds=500", "--only", "fedavg", "--only", "n-dirichlet"]
+
+
+def outcome(folder: Path) -> list:
+    """What must not depend on who else runs."""
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = [{key: line[key] for key in ("t", "alpha", "beta", "loss")} for line in lines]
+    return [rounds, (folder / "scores.csv").read_bytes()]
+
+
+def state(folder: Path) -> str:
+    path = folder / "status.json"
+    return json.loads(path.read_text())["state"] if path.exists() else ""
+
+
+def saved(folder: Path) -> int:
+    """The last round that is kept by all means."""
+    files = (folder / "checkpoints").glob("last-*.json")
+    return max((int(path.stem[5:]) for path in files), default=0)
+
+
+class Told(Observer):
+    """Writes down what it is told, one list for all runs."""
+
+    def __init__(self, events=None, run="") -> None:
+        self.events, self.run = [] if events is None else events, run
+
+    def beside(self) -> Observer:
+        return Told(self.events)
+
+    def found(self, folder) -> None:
+        self.events.append(("found", folder.parent.name))
+
+    def started(self, run, seed, index, total, folder) -> None:
+        self.run = run.name
+        self.events.append(("started", run.name, index, total))
+
+    def round(self, seen) -> None:
+        self.events.append(("round", self.run, seen.t, seen.T, seen.sites))
+
+    def finished(self, folder) -> None:
+        self.events.append(("finished", self.run))
+
+    def failed(self, folder) -> None:
+        self.events.append(("failed", self.run))
+
+
+def test_the_same_results_as_one_after_another(tiny, tiny_home, tmp_path) -> None:
+    told = Told()
+    home = run_study(read_study(tiny), tmp_path / "runs", None, told, at_once=2)
+    for row in ROWS:
+        assert outcome(home / row / "seed-0") == outcome(tiny_home / row / "seed-0")
+    kinds = [event[0] for event in told.events]
+    assert told.events[:2] == [("started", "local-only", 1, 3), ("started", "fedavg", 2, 3)]
+    assert kinds.index("finished") < kinds.index("started", 2)  # the third waits for a place
+    rounds = [event[2:4] for event in told.events if event[:2] == ("round", "fedavg")]
+    T = rounds[0][1]
+    assert rounds == [(t, T) for t in range(1, T + 1)]
+    assert {event[-1] for event in told.events if event[0] == "round"} == {("I", "II", "III")}
+    assert sorted(event[1] for event in told.events if event[0] == "finished") == sorted(ROWS)
+
+
+def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None:
+    text = tiny.read_text()
+    for row in ROWS[1:]:
+        name = f'name = "{row}"\n'
+        text = text.replace(name, name + "training = { learning_rate = 1e30 }\n", 1)
+    tiny.write_text(text)
+    ended = command("run", tiny, *SHORT, "--at-once", "2", "--out", tmp_path / "runs")
+    assert ended.returncode == 1
+    folders = [tmp_path / "runs" / "tiny" / row / "seed-0" for row in ROWS]
+    assert [state(folder) for folder in folders] == ["finished", "failed", "failed"]
+    first, *lines, last = ended.stderr.splitlines()
+    assert first == "error: 2 of 3 runs failed:"
+    places = [f"{folder}: client I, local_train, round 1" for folder in folders[1:]]
+    assert [line.partition(", step")[0] for line in sorted(lines)] == places
+    assert last.endswith("then go on with `autofedavg resume`")
+
+
+def test_one_that_cannot_even_begin(tiny, tmp_path, say) -> None:
+    out = tmp_path / "runs"
+    assert say("run", tiny, *SHORT, "--out", out)[0] == 0
+    for row in ROWS[:2]:
+        folder = out / "tiny" / row / "seed-0"
+        (folder / "status.json").write_text('{"schema": 1, "state": "running"}')
+    (out / "tiny" / ROWS[0] / "seed-0" / "config.toml").write_text("= damaged")
+    code, _, err = say("resume", out / "tiny", "--at-once", "2")
+    assert code == 1
+    assert f"{ROWS[0]}/seed-0" in err
+    assert "cannot be read" in err
+    assert state(out / "tiny" / ROWS[1] / "seed-0") == "finished"
+
+
+def test_ctrl_c_ends_all(tiny, tmp_path, start) -> None:
+    out = tmp_path / "runs"
+    process = start("run", tiny, *LONG, "--at-once", "2", "--out", out)
+    folders = [out / "tiny" / row / "seed-0" for row in ROWS[1:]]
+    while min(map(saved, folders)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) > 2
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "finished rounds are kept" in stderr
+    assert [state(f) for f in folders] == ["interrupted"] * 2
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+@pytest.mark.slow
+def test_nobody_is_left_when_the_command_is_killed(tiny, tmp_path, start) -> None:
+    out = tmp_path / "runs"
+    process = start("run", tiny, *LONG, "--at-once", "2", "--out", out)
+    while not (out / "tiny" / "fedavg" / "seed-0" / "rounds.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+def test_finished_runs_are_passed_over(tiny_home, tmp_path) -> None:
+    home = shutil.copytree(tiny_home, tmp_path / "tiny")
+    told = Told()
+    resume(home, None, told, at_once=2)
+    assert told.events == [("found", row) for row in ROWS]
+
+
+def test_real_engines_take_one_at_a_time(tiny, tiny_home, tmp_path) -> None:
+    flower = Machine(engine="flower")
+    with pytest.raises(ConfigError, match="made one after another"):
+        run_study(read_study(tiny), tmp_path, flower, at_once=2)
+    assert not list(tmp_path.rglob("config.toml"))
+    with pytest.raises(ConfigError, match="made one after another"):
+        resume(tiny_home, flower, at_once=2)
+
+
+def test_fewer_than_one_is_refused(tiny, tmp_path, say) -> None:
+    code, _, err = say("run", tiny, "--at-once", "0", "--out", tmp_path)
+    assert code == 2
+    assert "at-once" in err
+    with pytest.raises(ConfigError, match="use 1 or more"):
+        run_study(read_study(tiny), tmp_path, at_once=0)

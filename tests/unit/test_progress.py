@@ -1,0 +1,84 @@
+"""What is drawn, or written, while a study goes on."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from autofedavg import progress
+from autofedavg.experiment.desk import Seen
+from autofedavg.progress import Bars, Lines
+
+HERE = Path("here")
+
+
+def row(name: str) -> SimpleNamespace:
+    return SimpleNamespace(name=name, label=name.upper(), T=9, folds=(), task=None)
+
+
+def seen(t: int) -> Seen:
+    return Seen(t, 9, 0.5, [0.25, 0.75], ("A", "B"))
+
+
+class Drawn:
+    """Bars, and what of them can be seen: description -> (completed, total)."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"), console=Console(file=io.StringIO())
+        )
+        self.bars = Bars(self.progress)
+
+    def visible(self) -> dict[str, tuple[float, float]]:
+        return {
+            task.description: (task.completed, task.total)
+            for task in self.progress.tasks
+            if task.visible
+        }
+
+
+def test_one_run_after_another() -> None:
+    drawn = Drawn()
+    drawn.bars.found(HERE)  # finished before
+    drawn.bars.started(row("a"), 0, 2, 3, HERE)
+    drawn.bars.round(seen(4))
+    assert drawn.visible() == {"study": (1, 3), "A, seed 0": (4, 9)}
+    drawn.bars.finished(HERE)
+    drawn.bars.started(row("b"), 1, 3, 3, HERE)
+    assert drawn.visible() == {"study": (2, 3), "B, seed 1": (0, 9)}
+
+
+def test_every_run_under_way_has_a_bar() -> None:
+    drawn = Drawn()
+    a, b = drawn.bars.beside(), drawn.bars.beside()
+    a.started(row("a"), 0, 1, 3, HERE)
+    b.started(row("b"), 0, 2, 3, HERE)
+    b.round(seen(2))
+    assert drawn.visible() == {"study": (0, 3), "A, seed 0": (0, 9), "B, seed 0": (2, 9)}
+    a.finished(HERE)
+    b.failed(HERE)
+    assert drawn.visible() == {"study": (2, 3)}
+
+
+def test_in_a_log_every_run_has_a_line_a_minute(monkeypatch) -> None:
+    clock = iter([0.0, 0.0, 0.0, 61.0, 61.0, 61.0, 61.0, 62.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    written = io.StringIO()
+    lines = Lines(Console(file=written, width=200))
+    a, b = lines.beside(), lines.beside()
+    a.started(row("a"), 0, 1, 2, HERE)
+    b.started(row("b"), 0, 2, 2, HERE)
+    for each in (a, b, a):
+        each.round(seen(3))
+    assert written.getvalue().splitlines() == [
+        "run 1 of 2, a, seed 0: round 3 of 9  validation 50.0  alpha A 0.25 B 0.75",
+        "run 2 of 2, b, seed 0: round 3 of 9  validation 50.0  alpha A 0.25 B 0.75",
+    ]
+
+
+@pytest.mark.parametrize("alpha", [None, []])
+def test_a_round_without_weights(alpha) -> None:
+    assert progress.describe(Seen(1, 2, None, alpha, ("A",))) == ""
