@@ -111,6 +111,19 @@ def test_the_first_rounds_are_what_the_runs_say(rebuild) -> None:
     assert not all(mine[7] > max(a[7], b[7]) for mine, a, b in pairs)
     first = [mine[0] - a[0] for mine, a, _ in pairs]
     assert f"by {min(first):.1f} to {max(first):.1f} points over FedAvg in the first round" in text
+    apart = [[mine[t] - a[t] for mine, a, _ in pairs] for t in range(10)]
+    halves = [half_interval(each) for each in apart]
+    assert all(statistics.fmean(each) > half for each, half in zip(apart[:5], halves, strict=False))
+    assert all(abs(statistics.fmean(a)) < h for a, h in zip(apart[5:], halves[5:], strict=True))
+    below, half = -statistics.fmean(apart[9]), halves[9]
+    assert (
+        f"N-Dirichlet is {below:.1f} points below FedAvg, with a 95 % interval of ± {half:.1f}. One"
+        in text
+    )
+    members = rebuild.results("table1-cifar10").row("ensemble").summaries[0].matrix.values()
+    alone = [100 * statistics.fmean(own.values()) for own in members]
+    mean, best = f"{statistics.fmean(alone):.1f}", f"{max(alone):.1f}"
+    assert f"have {mean} on average over all test images, the best {best}" in text
     second = statistics.fmean(mine[1] - a[1] for mine, a, _ in pairs)
     assert f"after two rounds by {second:.0f} points" in (ROOT / "README.md").read_text()
     count = [1 / sum(a * a for a in run[0]["alpha"]) for run in learned]
@@ -125,7 +138,7 @@ def test_the_first_rounds_are_what_the_runs_say(rebuild) -> None:
 
 
 def test_the_same_rounds_have_the_same_bits() -> None:
-    """Runs of ten rounds and of 99, made on other days with other versions."""
+    """Runs of ten rounds and of 99, made at other times with other versions."""
     short, long = (ROOT / "results" / study for study in ("study-few-rounds", "table1-cifar10"))
     for row in ("fedavg", "fedavg-even"):
         for seed in range(3):
@@ -191,7 +204,7 @@ def test_chance_in_training_is_what_the_runs_say(rebuild) -> None:
     )
     table1, lgg = rebuild.results("table1-cifar10"), rebuild.results("study-lgg")
     gains = gains_of(table1, "n-dirichlet")
-    half = float(stats.t.ppf(0.975, len(gains) - 1)) * statistics.stdev(gains) / len(gains) ** 0.5
+    half = half_interval(gains)
     below, half = f"{-statistics.fmean(gains):.1f}", f"{half:.1f}"
     assert f"is {below} points below FedAvg, with a 95 % interval of ± {half}" in text
     assert f"is {below} ± {half} points below FedAvg (three seeds, 95 % interval)" in front
@@ -212,6 +225,12 @@ def test_chance_in_training_is_what_the_runs_say(rebuild) -> None:
     tests = [cell.test.p for _, cells in rows for cell in cells[: len(lgg.sites)]]
     few = {3: "three"}[sum(p < SIGNIFICANT for p in tests)]
     assert f"Of the {len(tests)} tests at single sites {few} are below five percent" in text
+
+
+def half_interval(values) -> float:
+    """Half of the 95 % interval of a mean, by Student's t."""
+    t = float(stats.t.ppf(0.975, len(values) - 1))
+    return t * statistics.stdev(values) / len(values) ** 0.5
 
 
 def gains_of(study, name) -> list[float]:

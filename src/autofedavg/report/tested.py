@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, mark_best, percent_cell, round_cell
@@ -27,7 +27,7 @@ def tested_table(results: Results) -> Table | None:
 
 def rounds_table(results: Results) -> Table | None:
     """Test score after one, two, three, five ... rounds; None where no run was tested so often."""
-    found = {row.label: _on_the_way(row) for row in results.rows}
+    found = {row.label: on_the_way(row, WAY) for row in results.rows}
     shown = [t for t in WAY if any(t in scores for scores in found.values())]
     rows = [
         (label, tuple(percent_cell(scores.get(t, ())) for t in shown))
@@ -44,15 +44,18 @@ def rounds_table(results: Results) -> Table | None:
     return Table("rounds", "Test score after so many rounds", heads, mark_best(rows), (note,))
 
 
-def _on_the_way(row: Row) -> dict[int, list[float]]:
-    """Round -> test score of every seed, where all seeds and folds were tested."""
+def on_the_way(row: Row, rounds: Iterable[int]) -> dict[int, list[float]]:
+    """Round -> test score of every seed, of these rounds those where all folds were tested.
+
+    Nothing where a row was tested once.
+    """
     seeds = [[dict(curve) for curve in mine] for mine in _curves(row).values()]
     every = [curve for mine in seeds for curve in mine]
     if not any(len(curve) > 1 for curve in every):
         return {}
     return {
         t: [sum(curve[t] for curve in mine) / len(mine) for mine in seeds]
-        for t in WAY
+        for t in rounds
         if all(t in curve for curve in every)
     }
 
