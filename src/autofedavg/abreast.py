@@ -1,44 +1,64 @@
 """Several runs of a study at a time, each in a process of its own: for a GPU that one leaves idle.
 
-A process goes on with one run folder, as `autofedavg resume` does; what is told of it comes from
-the folder. One that fails does not stop the others.
+What is told of a run comes from its folder. One that fails does not stop the others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from autofedavg.agenda import Wanted
-from autofedavg.engines import REMOTE
 from autofedavg.engines.remote.guard import Guard
-from autofedavg.engines.simulator import usable_cores
-from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.errors import AutoFedAvgError, ConfigError, RunError, error_in
 from autofedavg.experiment.following import Following
-from autofedavg.experiment.ledger import read_json
 from autofedavg.experiment.store import RunFolder
-from autofedavg.machines import Machine
+from autofedavg.machines import Machine, machine_of
 from autofedavg.observers import Observer
 
 LOOK = 0.2  # seconds between two looks at the folders
-SAID = 2000  # characters of what a process said last, where its folder does not tell
+SAID = 2000  # characters of what a process said last, where it ended in a way nobody foresaw
 
 
 @dataclass(frozen=True)
 class _Process:
-    """A run under way."""
+    """A run under way.
+
+    Attributes:
+        answer: where the process writes why the run failed.
+        output: what it says else.
+    """
 
     number: int
     run: Wanted
     following: Following
     observer: Observer
+    answer: Path
     output: Path
+
+
+def check_abreast(at_once: int, machine: Machine) -> None:
+    """Refuses what cannot be done so many at a time.
+
+    Raises:
+        ConfigError: fewer than one, or several on a real engine.
+    """
+    if at_once < 1:
+        raise ConfigError(f"at_once is {at_once}", where="at_once", remedy="use 1 or more")
+    if at_once > 1 and machine.remote:
+        raise ConfigError(
+            f"runs on {machine.engine} are made one after another: its sites serve them all",
+            where="at_once",
+            remedy="leave --at-once out, or use the simulator",
+        )
 
 
 def run_abreast(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_once: int) -> None:
@@ -54,16 +74,15 @@ def run_abreast(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at
         ConfigError: runs cannot be computed so.
         AutoFedAvgError: some have failed; the others are finished.
     """
-    for run in wanted:
-        _refuse(run, asked)
     waiting: deque[tuple[int, Wanted]] = deque()
     for index, run in enumerate(wanted, 1):
         if run.finished:
             observer.found(run.folder)
         else:
+            _check(run, asked, at_once)
             waiting.append((index, run))
     _prepare([run for _, run in waiting], observer)
-    with _Processes(asked, at_once) as processes:
+    with _Processes(asked) as processes:
         while waiting or processes.running:
             while waiting and len(processes.running) < at_once:
                 index, run = waiting.popleft()
@@ -79,8 +98,8 @@ def run_abreast(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at
 class _Processes:
     """Those under way, and why others have failed; none of them outlives this process."""
 
-    def __init__(self, asked: Machine, at_once: int) -> None:
-        self._asked, self._at_once = asked, at_once
+    def __init__(self, asked: Machine) -> None:
+        self._asked = asked
         self.running: list[_Process] = []
         self.failures: list[AutoFedAvgError] = []
         self._count = 0
@@ -94,51 +113,56 @@ class _Processes:
         self._guard.close()
         self._scratch.cleanup()
         for process in self.running:
-            if process.run.begun and not process.run.finished:
-                RunFolder(process.run.folder).set_status("interrupted")
+            _mark_interrupted(process.run.folder)
 
     def start(self, run: Wanted, observer: Observer) -> None:
         """Starts a process that begins the run, or goes on with it."""
-        sites = run.config.task.site_names()
-        following = Following(run.folder, run.config.T, sites, observer.round)
-        asked, workers = self._asked, self._asked.workers
-        if workers is None and (asked.device or run.machine.device or "cpu") == "cpu":
-            workers = max(1, usable_cores() // self._at_once)  # together they fill the cores
-        command = [sys.executable, "-m", "autofedavg", "resume", str(run.folder)]
-        for option, value in (
-            ("--engine", asked.engine), ("--device", asked.device), ("--workers", workers)
-        ):  # fmt: skip
-            command += [option, str(value)] if value else []
         self._count += 1
-        output = Path(self._scratch.name) / str(self._count)
+        answer, output = (
+            Path(self._scratch.name) / f"{kind}-{self._count}" for kind in ("answer", "output")
+        )
+        sites = sorted(run.config.task.site_names())  # as models and weights are ordered
+        try:
+            following = Following(run.folder, run.config.T, sites, observer.round)
+        except AutoFedAvgError as error:
+            self._failed(run, observer, error)
+            return
+        machine = asdict(self._asked if run.begun else run.machine)
+        what = {"folder": str(run.folder), "machine": machine, "answer": str(answer)}
+        # -P: what lies in the current folder is not imported in place of what is installed.
+        command = [sys.executable, "-P", "-m", "autofedavg.lone", json.dumps(what)]
         number = self._guard.start(command, {}, output)
-        self.running.append(_Process(number, run, following, observer, output))
+        self.running.append(_Process(number, run, following, observer, answer, output))
 
     def look(self) -> None:
         """Tells of what is new, and lets go of those that have ended."""
         for process in list(self.running):
             alive = self._guard.alive(process.number)
-            process.following.look()
+            with contextlib.suppress(AutoFedAvgError):  # a damaged folder: its process says so
+                process.following.look()
             if alive:
                 continue
             self.running.remove(process)
-            if process.following.finished:
+            if process.run.finished:
                 process.observer.finished(process.run.folder)
             else:
-                process.observer.failed(process.run.folder)
-                self.failures.append(_failure(process))
+                self._failed(process.run, process.observer, _failure(process))
+
+    def _failed(self, run: Wanted, observer: Observer, error: AutoFedAvgError) -> None:
+        self.failures.append(error)
+        observer.failed(run.folder, error)
 
 
-def _refuse(run: Wanted, asked: Machine) -> None:
-    engine = asked.engine or run.machine.engine
-    if run.begun:
-        engine = asked.engine or read_json(run.folder / "environment.json").get("engine")
-    if engine in REMOTE:
-        raise ConfigError(
-            f"runs on {engine} are made one after another: its sites serve them all",
-            where="at_once",
-            remedy="leave --at-once out, or use the simulator",
-        )
+def _check(run: Wanted, asked: Machine, at_once: int) -> None:
+    """Refuses what cannot be before anything is started."""
+    if not run.begun:
+        check_abreast(at_once, run.machine.resolved())
+        return
+    try:
+        machine = machine_of(run.folder, asked).resolved()
+    except RunError:  # a damaged folder: its process says so, and the others go on
+        return
+    check_abreast(at_once, machine)
 
 
 def _prepare(runs: Sequence[Wanted], observer: Observer) -> None:
@@ -151,15 +175,30 @@ def _prepare(runs: Sequence[Wanted], observer: Observer) -> None:
             run.config.resolved(observer.preparing).task.prepare(observer.preparing)
 
 
+def _mark_interrupted(path: Path) -> None:
+    """Notes that a run was ended, unless it says how itself, or somebody else goes on with it."""
+    if not (path / "config.toml").exists():
+        return
+    folder = RunFolder(path)
+    with contextlib.suppress(RunError, OSError), folder.lock():
+        if folder.status() == "running":
+            folder.set_status("interrupted")
+
+
 def _failure(process: _Process) -> AutoFedAvgError:
+    """Why a process ended without finishing its run."""
+    with contextlib.suppress(OSError, ValueError):
+        told = error_in(json.loads(process.answer.read_bytes()))
+        if told is not None:
+            return told
+    _, raised, trace = process.output.read_text(errors="replace").rpartition("Traceback ")
     folder = process.run.folder
-    remedy = f"look at what it says, then go on with `autofedavg resume {folder}`"
-    told = process.following.failure(remedy)
-    if told is not None:
-        return told
-    said = process.output.read_text(errors="replace").rpartition("error: ")[2].strip()
     return RunError(
-        said[-SAID:] or "its process was ended from outside", where=str(folder), remedy=remedy
+        f"its process failed:\n{(raised + trace).strip()[-SAID:]}"
+        if raised
+        else "its process was ended from outside, perhaps for lack of memory",
+        where=str(folder),
+        remedy=f"go on with `autofedavg resume {folder}`",
     )
 
 
@@ -169,7 +208,7 @@ def _together(failures: Sequence[AutoFedAvgError], total: int) -> AutoFedAvgErro
         return failures[0]
     kinds = {type(failure) for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else RunError
-    told = "\n".join(f"{failure.where}: {failure.what}" for failure in failures)
+    told = "\n".join(map(str, failures))
     return kind(
         f"{len(failures)} of {total} runs failed:\n{told}",
         remedy="look at what they say, then go on with `autofedavg resume`",

@@ -14,7 +14,7 @@ from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
 from autofedavg.machines import Machine
 
-NOTED = ("engine", "device", "threads")  # of the machine that a study's row was asked for on
+NOTED = ("engine", "device", "threads")  # of the machine that a run was asked for on
 
 
 class Wanted(NamedTuple):
@@ -48,17 +48,17 @@ def listed_runs(home: Path, asked: Machine) -> list[Wanted]:
     for row in read_json(home / STUDY)["runs"]:
         config = parse_run(row["config"], str(home))
         folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
-        noted = row.get("machine", {})
-        machine = replace(asked, **{key: getattr(asked, key) or noted.get(key) for key in NOTED})
-        found += [
-            Wanted(
-                run_path(home, config.name, seed, fold),
-                config if fold is None else config.on_fold(fold, folds),
-                seed,
-                machine,
+        machines = row.get("machines") or [{}] * len(row["jobs"])  # earlier versions noted none
+        for (fold, seed), noted in zip(row["jobs"], machines, strict=True):
+            kept = {key: getattr(asked, key) or noted.get(key) for key in NOTED}
+            found.append(
+                Wanted(
+                    run_path(home, config.name, seed, fold),
+                    config if fold is None else config.on_fold(fold, folds),
+                    seed,
+                    replace(asked, **kept),
+                )
             )
-            for fold, seed in row["jobs"]
-        ]
     return found
 
 
@@ -83,8 +83,12 @@ def write_agenda(home: Path, study: Study, machine: Machine) -> None:
                 where=str(home),
                 remedy="write elsewhere with --out: the two cannot be pooled",
             )
+        machines = dict(zip(map(tuple, row["jobs"]), row.get("machines", []), strict=False))
+        machines |= {
+            (fold, seed): {key: getattr(machine, key) for key in NOTED} for fold, seed in jobs
+        }
         row["jobs"] += [job for job in jobs if job not in row["jobs"]]
-        row["machine"] = {key: getattr(machine, key) for key in NOTED}
+        row["machines"] = [machines.get((fold, seed), {}) for fold, seed in row["jobs"]]
     content = {
         "name": study.name,
         "title": study.title,

@@ -26,7 +26,7 @@ class Observer:
     def finished(self, folder: Path) -> None:
         """A run is over."""
 
-    def failed(self, folder: Path) -> None:
+    def failed(self, folder: Path, error: Exception) -> None:
         """A run has failed, while others go on."""
 
     def beside(self) -> Observer:
@@ -60,9 +60,9 @@ class Observers(Observer):
         for observer in self._observers:
             observer.finished(folder)
 
-    def failed(self, folder: Path) -> None:
+    def failed(self, folder: Path, error: Exception) -> None:
         for observer in self._observers:
-            observer.failed(folder)
+            observer.failed(folder, error)
 
     def beside(self) -> Observer:
         return Observers(*(observer.beside() for observer in self._observers))

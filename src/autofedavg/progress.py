@@ -24,13 +24,14 @@ class Bars(Observer):
     """Draws one bar for the data, one for the study and one for every run under way."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self._progress, self._alone = progress, True
         self._data = progress.add_task("data", total=None, visible=False, note="")
         self._study = progress.add_task("study", total=None, visible=False, note="")
         self._run = progress.add_task("run", total=None, visible=False, note="")
 
     def beside(self) -> Bars:
         another = copy.copy(self)
+        another._alone = False
         another._run = self._progress.add_task("run", total=None, visible=False, note="")
         return another
 
@@ -59,9 +60,12 @@ class Bars(Observer):
     def finished(self, folder: Path) -> None:
         self._progress.advance(self._study)
         self._progress.update(self._run, visible=False)
+        if not self._alone:
+            self._progress.remove_task(self._run)
 
-    def failed(self, folder: Path) -> None:
+    def failed(self, folder: Path, error: Exception) -> None:
         self.finished(folder)
+        _tell_failure(self._progress.console, error)
 
 
 def describe(seen: Seen) -> str:
@@ -79,6 +83,11 @@ def _mean(alpha: Any) -> float:
     return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)
 
 
+def _tell_failure(console: Console, error: Exception) -> None:
+    """At once, while others go on."""
+    console.print(f"failed: {error}", highlight=False, markup=False, soft_wrap=True)
+
+
 class Lines(Observer):
     """A line now and then, for logs: nothing short is worth one."""
 
@@ -93,6 +102,9 @@ class Lines(Observer):
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._what = f"run {index} of {total}, {run.name}, seed {seed}"
+
+    def failed(self, folder: Path, error: Exception) -> None:
+        _tell_failure(self._console, error)
 
     def round(self, seen: Seen) -> None:
         self._say(f"{self._what}: round {seen.t} of {seen.T}  {describe(seen)}")

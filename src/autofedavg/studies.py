@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autofedavg.abreast import run_abreast
+from autofedavg.abreast import check_abreast, run_abreast
 from autofedavg.agenda import Wanted, listed_runs, write_agenda
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.trial import Trial, begun_at, placed_again
-from autofedavg.errors import ConfigError, DataError, RunError
+from autofedavg.errors import DataError, RunError
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.ledger import (
     LOADERS,
@@ -58,6 +58,7 @@ def run_study(
         RunError: a run folder exists already; nothing has been touched then.
     """
     machine = (machine or Machine()).resolved()
+    check_abreast(at_once, machine)
     ENGINES[str(machine.engine)]  # what cannot be had is told before any work
     checked_device(str(machine.device))
     observer = observer or Observer()
@@ -102,6 +103,7 @@ def resume(
     """
     path = Path(path)
     machine = machine or Machine()
+    check_abreast(at_once, machine)
     observer = observer or Observer()
     if (path / "config.toml").is_file():
         values = read_toml(path / "config.toml")
@@ -117,9 +119,10 @@ def resume(
     elif (path / STUDY).is_file():
         wanted = listed_runs(path, machine)
     else:
-        home = study_home(path)
+        linked = (up for up in path.absolute().parents[1:3] if (up / STUDY).is_file())
+        home = study_home(path) or next(linked, None)  # a row's folder may be a link elsewhere
         listed = listed_runs(home, machine) if home else []
-        wanted = [run for run in listed if run.folder == path.resolve()]
+        wanted = [run for run in listed if run.folder.resolve() == path.resolve()]
         if not wanted:
             raise RunError(
                 "this is neither a run folder nor a study folder",
@@ -131,8 +134,6 @@ def resume(
 
 
 def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_once: int) -> None:
-    if at_once < 1:
-        raise ConfigError(f"at_once is {at_once}", where="at_once", remedy="use 1 or more")
     if at_once > 1 and len(wanted) > 1:
         run_abreast(wanted, asked, observer, at_once)
         return

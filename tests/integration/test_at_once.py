@@ -11,9 +11,12 @@ import psutil
 import pytest
 
 from autofedavg import Machine, resume, run_study
+from autofedavg.abreast import _mark_interrupted
 from autofedavg.errors import ConfigError
 from autofedavg.experiment.config import read_study
+from autofedavg.experiment.store import RunFolder
 from autofedavg.observers import Observer
+from autofedavg.tasks.synthetic import Synthetic
 
 ROWS = ("local-only", "fedavg", "n-dirichlet")
 SHORT = ["--set", "rounds=2"]
@@ -60,7 +63,7 @@ class Told(Observer):
     def finished(self, folder) -> None:
         self.events.append(("finished", self.run))
 
-    def failed(self, folder) -> None:
+    def failed(self, folder, error) -> None:
         self.events.append(("failed", self.run))
 
 
@@ -89,25 +92,91 @@ def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None
     assert ended.returncode == 1
     folders = [tmp_path / "runs" / "tiny" / row / "seed-0" for row in ROWS]
     assert [state(folder) for folder in folders] == ["finished", "failed", "failed"]
-    first, *lines, last = ended.stderr.splitlines()
-    assert first == "error: 2 of 3 runs failed:"
+    told, _, whole = ended.stderr.partition("error: 2 of 3 runs failed:\n")
     places = [f"{folder}: client I, local_train, round 1" for folder in folders[1:]]
-    assert [line.partition(", step")[0] for line in sorted(lines)] == places
-    assert last.endswith("then go on with `autofedavg resume`")
+    for text, start in ((told, "failed: "), (whole, "")):  # when it happens, and at the end
+        lines = [line.partition(", step")[0] for line in text.splitlines()]
+        assert sorted(line for line in lines if "client" in line) == [start + p for p in places]
+    assert whole.endswith("then go on with `autofedavg resume`\n")
 
 
-def test_one_that_cannot_even_begin(tiny, tmp_path, say) -> None:
-    out = tmp_path / "runs"
-    assert say("run", tiny, *SHORT, "--out", out)[0] == 0
-    for row in ROWS[:2]:
-        folder = out / "tiny" / row / "seed-0"
-        (folder / "status.json").write_text('{"schema": 1, "state": "running"}')
-    (out / "tiny" / ROWS[0] / "seed-0" / "config.toml").write_text("= damaged")
-    code, _, err = say("resume", out / "tiny", "--at-once", "2")
+def unfinished(home: Path, tmp_path: Path, *rows: str) -> Path:
+    """A copy of a finished study in which the last round of some runs was not noted as over."""
+    copied = shutil.copytree(home, tmp_path / "tiny")
+    for row in rows:
+        (copied / row / "seed-0" / "status.json").write_text('{"schema": 1, "state": "running"}')
+    return copied
+
+
+def test_damaged_folders_do_not_stop_the_others(tiny_home, tmp_path, say) -> None:
+    home = unfinished(tiny_home, tmp_path, *ROWS)
+    first, second, third = (home / row / "seed-0" for row in ROWS)
+    (first / "config.toml").write_text("= damaged")
+    lines = (second / "rounds.jsonl").read_bytes().split(b"\n")
+    (second / "rounds.jsonl").write_bytes(b"\n".join([b"{", *lines[1:]]))
+    code, _, err = say("resume", home, "--at-once", "2")
     assert code == 1
-    assert f"{ROWS[0]}/seed-0" in err
-    assert "cannot be read" in err
-    assert state(out / "tiny" / ROWS[1] / "seed-0") == "finished"
+    assert "2 of 3 runs failed:" in err
+    assert f"{first / 'config.toml'}: cannot be read" in err
+    assert f"{second / 'rounds.jsonl'}: a line is damaged" in err
+    assert state(third) == "finished"
+
+
+def test_the_kind_of_an_error_is_kept(tiny_home, tmp_path, say) -> None:
+    home = unfinished(tiny_home, tmp_path, "fedavg")
+    path = home / "fedavg" / "seed-0" / "environment.json"
+    about = json.loads(path.read_text())
+    about["data"]["split_sha256"] = "other"
+    path.write_text(json.dumps(about))
+    code, _, err = say("resume", home, "--at-once", "2")
+    assert code == 3
+    *_, last = err.splitlines()
+    assert last.startswith(f"error: {home / 'fedavg' / 'seed-0'}: the splits of the data are not")
+    assert last.count("fedavg/seed-0") == 1
+
+
+def test_what_nobody_foresaw_is_told_whole(tiny_home, tmp_path, say) -> None:
+    home = unfinished(tiny_home, tmp_path, "fedavg")
+    (path,) = (home / "fedavg" / "seed-0" / "checkpoints").glob("last-3.json")
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({"sha256": facts["sha256"]}))
+    code, _, err = say("resume", home, "--at-once", "2")
+    assert code == 1
+    assert "its process failed:\nTraceback (most recent call last):" in err
+    assert "KeyError" in err
+
+
+def test_sites_are_told_in_the_order_of_the_weights(tiny_home, tmp_path, monkeypatch) -> None:
+    home = unfinished(tiny_home, tmp_path, "n-dirichlet")
+    folder = home / "n-dirichlet" / "seed-0"
+    (folder / "rounds.jsonl").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").mkdir()
+    monkeypatch.setattr(Synthetic, "site_names", lambda _: ["III", "I", "II"])
+    told = Told()
+    resume(home, None, told, at_once=2)
+    sites = {event[-1] for event in told.events if event[0] == "round"}
+    assert sites == {("I", "II", "III")}
+
+
+def test_another_number_of_threads_is_refused_before_anything_runs(tiny_home, tmp_path) -> None:
+    home = unfinished(tiny_home, tmp_path, "fedavg")
+    told = Told()
+    with pytest.raises(ConfigError, match="was begun with"):
+        resume(home, Machine(threads=7), told, at_once=2)
+    assert {event[0] for event in told.events} <= {"found"}
+
+
+def test_a_run_that_another_process_holds_is_left_alone(tiny_home, tmp_path) -> None:
+    folder = unfinished(tiny_home, tmp_path, "fedavg") / "fedavg" / "seed-0"
+    with RunFolder(folder).lock():
+        _mark_interrupted(folder)
+        assert state(folder) == "running"
+    _mark_interrupted(folder)
+    assert state(folder) == "interrupted"
+    RunFolder(folder).set_status("failed", "too bad", "RunError")
+    _mark_interrupted(folder)
+    assert state(folder) == "failed"
 
 
 def test_ctrl_c_ends_all(tiny, tmp_path, start) -> None:
@@ -150,9 +219,22 @@ def test_real_engines_take_one_at_a_time(tiny, tiny_home, tmp_path) -> None:
     flower = Machine(engine="flower")
     with pytest.raises(ConfigError, match="made one after another"):
         run_study(read_study(tiny), tmp_path, flower, at_once=2)
-    assert not list(tmp_path.rglob("config.toml"))
+    assert not list(tmp_path.rglob("study.json"))
     with pytest.raises(ConfigError, match="made one after another"):
         resume(tiny_home, flower, at_once=2)
+
+
+def test_a_finished_run_of_a_real_engine_is_no_hindrance(tiny_home, tmp_path) -> None:
+    home = unfinished(tiny_home, tmp_path, "n-dirichlet")
+    for row, engine in (("fedavg", "flower"), ("n-dirichlet", "simulator")):
+        path = home / row / "seed-0" / "environment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "engine": engine}))
+    resume(home, at_once=2)
+    assert state(home / "n-dirichlet" / "seed-0") == "finished"
+    (home / "n-dirichlet" / "seed-0" / "status.json").unlink()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "flower"}))
+    with pytest.raises(ConfigError, match="made one after another"):
+        resume(home, at_once=2)
 
 
 def test_fewer_than_one_is_refused(tiny, tmp_path, say) -> None:

@@ -66,7 +66,22 @@ def test_study_folders_of_earlier_versions_go_on(cut) -> None:
     path = cut / "study.json"
     content = json.loads(path.read_text())
     for row in content["runs"]:
-        del row["machine"]
+        del row["machines"]
     path.write_text(json.dumps(content))
     resume(cut)
     assert about(cut, LATER)["engine"] == "simulator"
+
+
+def test_every_run_keeps_what_it_was_asked_for_with(cut, tiny) -> None:
+    study = read_study(tiny, only=[LATER], seeds=[1])
+    run_study(study, cut.parent, Machine(threads=1))
+    resume(cut)
+    assert about(cut, LATER)["threads"] == 2
+    assert json.loads((cut / LATER / "seed-1" / "environment.json").read_text())["threads"] == 1
+
+
+def test_a_row_may_be_a_link(cut, tmp_path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (cut / LATER).symlink_to(tmp_path / "elsewhere")
+    resume(cut / LATER / "seed-0")
+    assert (tmp_path / "elsewhere" / "seed-0" / "scores.csv").is_file()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.errors import RunError
 from autofedavg.evaluation import summarise
 from autofedavg.experiment.desk import Seen
 from autofedavg.experiment.ledger import Ledger
@@ -210,10 +211,27 @@ def test_one_that_fails_beside_others_is_told(tiny_home) -> None:
         folder = tiny_home / row / "seed-0"
         run.started(None, 0, 1, 2, folder)
         run.round(Seen(1, 3, None, None, ()))
-    runs[0].failed(tiny_home / "fedavg" / "seed-0")
+    runs[0].failed(tiny_home / "fedavg" / "seed-0", RunError("too bad"))
     assert closed == [("fedavg/seed-0", "failed")]
     tracker.stopped("interrupted")
     assert closed[1:] == [("n-dirichlet/seed-0", "interrupted")]
+
+
+def test_a_tracker_that_fails_is_not_tried_anew_for_every_run(tiny_home, caplog) -> None:
+    opened = []
+
+    def gone(source, first):
+        opened.append(source.name)
+        raise OSError("nobody there")
+
+    tracker = Tracker("gone", gone)
+    for row in ("fedavg", "n-dirichlet"):
+        run = tracker.beside()
+        run.started(None, 0, 1, 2, tiny_home / row / "seed-0")
+        run.round(Seen(1, 3, None, None, ()))
+        run.finished(tiny_home / row / "seed-0")
+    assert opened == ["fedavg/seed-0"]
+    assert sum("tracking stopped" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_run_folders_are_as_without_trackers(tracked, tiny_home) -> None:

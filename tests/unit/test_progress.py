@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from autofedavg import progress
+from autofedavg.errors import RunError
 from autofedavg.experiment.desk import Seen
 from autofedavg.progress import Bars, Lines
 
@@ -27,9 +28,9 @@ class Drawn:
     """Bars, and what of them can be seen: description -> (completed, total)."""
 
     def __init__(self) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"), console=Console(file=io.StringIO())
-        )
+        self.written = io.StringIO()
+        console = Console(file=self.written)
+        self.progress = Progress(TextColumn("{task.description}"), console=console)
         self.bars = Bars(self.progress)
 
     def visible(self) -> dict[str, tuple[float, float]]:
@@ -59,8 +60,10 @@ def test_every_run_under_way_has_a_bar() -> None:
     b.round(seen(2))
     assert drawn.visible() == {"study": (0, 3), "A, seed 0": (0, 9), "B, seed 0": (2, 9)}
     a.finished(HERE)
-    b.failed(HERE)
+    b.failed(HERE, RunError("too bad"))
     assert drawn.visible() == {"study": (2, 3)}
+    assert len(drawn.progress.tasks) == 3  # those of runs that are over are gone
+    assert drawn.written.getvalue() == "failed: too bad\n"
 
 
 def test_in_a_log_every_run_has_a_line_a_minute(monkeypatch) -> None:
@@ -73,9 +76,11 @@ def test_in_a_log_every_run_has_a_line_a_minute(monkeypatch) -> None:
     b.started(row("b"), 0, 2, 2, HERE)
     for each in (a, b, a):
         each.round(seen(3))
+    b.failed(HERE, RunError("too bad"))  # at once
     assert written.getvalue().splitlines() == [
         "run 1 of 2, a, seed 0: round 3 of 9  validation 50.0  alpha A 0.25 B 0.75",
         "run 2 of 2, b, seed 0: round 3 of 9  validation 50.0  alpha A 0.25 B 0.75",
+        "failed: too bad",
     ]
 
 

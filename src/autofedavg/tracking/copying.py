@@ -86,10 +86,14 @@ class Tracker(Observer):
         self._names: Mapping[str, str] = {}
         self._broken = False
         self._others: list[Tracker] = []  # of runs at the same time
+        self._above: Tracker | None = None  # whose warning is this one's, too
 
     def beside(self) -> Tracker:
-        self._others.append(Tracker(self._name, self._open))
-        return self._others[-1]
+        another = Tracker(self._name, self._open)
+        another._above, another._broken = self, self._broken
+        self._others = [other for other in self._others if other._folder is not None]
+        self._others.append(another)
+        return another
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._folder = folder
@@ -103,7 +107,7 @@ class Tracker(Observer):
     def found(self, folder: Path) -> None:
         self._safely(lambda: self._finish(folder))
 
-    def failed(self, folder: Path) -> None:
+    def failed(self, folder: Path, error: Exception) -> None:
         self.stopped("failed")
 
     def stopped(self, state: str) -> None:
@@ -143,12 +147,14 @@ class Tracker(Observer):
 
     def _safely(self, work: Callable[[], None]) -> None:
         """A tracker may fail in any way, from a full disk to a server that is gone."""
-        if self._broken:
+        if self._broken or (self._above is not None and self._above._broken):
             return
         try:
             work()
         except Exception as error:
             self._broken = True
+            if self._above is not None:
+                self._above._broken = True
             # An address may hold a password, and the log is part of the run folder.
             reason = re.sub(r"//[^/@\s]+@", "//***@", str(error).partition("\n")[0])
             log.warning(

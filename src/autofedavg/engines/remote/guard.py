@@ -75,7 +75,7 @@ class Guard:
                 return json.loads(answers.readline())
         except (BrokenPipeError, ValueError):
             pass
-        raise RunError("the process that keeps the engine's processes was ended from outside")
+        raise RunError("the process that keeps the other ones was ended from outside")
 
 
 def free_port() -> int:
@@ -115,7 +115,11 @@ def _serve(parent: int) -> None:
             request = json.loads(line)
             answer: Any = True
             if "start" in request:
+                # A number may have been another's, who is gone; nobody is counted in between.
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
                 started.add(answer := _start(request))
+                gone.discard(answer)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             elif "alive" in request:
                 answer = request["alive"] not in gone
             else:
@@ -137,6 +141,7 @@ def _start(request: dict[str, Any]) -> int:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.chdir(request["folder"])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
