@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg.averaging import Bank, Model
+from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.constraints import constraint
 from autofedavg.engines import stacked
 from autofedavg.engines.simulator import Simulator
 from autofedavg.engines.stacked import StackedCrew
 from autofedavg.engines.workers import Crew
 from autofedavg.federation import Federation
+from autofedavg.forms import Form, reshaped
+from autofedavg.layouts import no_counters
 from autofedavg.networks.vgg9 import vgg9
 from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
@@ -96,6 +98,41 @@ def test_the_same_bits_again_and_whoever_else_trains() -> None:
     pair, _, together, _ = trained(BF16, "cuda", ["b", "c"], build=vgg9)
     assert together
     assert torch.equal(pair, first[[1, 2]])
+
+
+def grown(training, device, frozen: int, names=SIZES):
+    """The bank after a round of networks in the widths that FedMA's matching gives, its start."""
+    problem = Problem(steady, cifar_loss, {name: site(name) for name in names}, "accuracy")
+    form = Form((47, 79, 143, 150, 271, 300, 527, 640, 10), frozen)
+    network = reshaped(steady(), form)
+    torch.manual_seed(2)
+    for parameter in network.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_uniform_(parameter, a=5**0.5)
+    start = Layout.of(network).read(network).values.clone()
+    with Simulator(problem, training, Seeds(4), device=device, workers=1) as simulator:
+        federation = Federation(simulator)
+        w = Model(start.to(device), no_counters(torch.device(device)), form)
+        bank, _ = federation.local_train(1, w, T=5)
+        crew = simulator._crews[0]
+        together = isinstance(crew, StackedCrew) and crew._form == form
+        return bank.values.clone().cpu(), start, Layout.of(network).trainable, together
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 3, 6, 8])
+def test_other_widths_and_frozen_layers(frozen) -> None:
+    ours, start, trainable, together = grown(BF16, "cuda", frozen)
+    plain, *_, alone = grown(BF16, "cuda", frozen, ["a"])
+    exact, *_, apart = grown(FLOAT32, "cuda", frozen)
+    assert together
+    assert not alone
+    assert not apart
+    assert torch.equal(ours[:, trainable:], start[trainable:].expand(len(SIZES), -1))
+    moved = (exact - start).norm(dim=1)
+    off = (ours - exact).norm(dim=1) / moved
+    autocast = float((plain[0] - exact[0]).norm() / moved[0])
+    assert off.max() < 2 * autocast + 0.01, (off, autocast)
+    assert torch.equal(grown(BF16, "cuda", frozen)[0], ours)
 
 
 def test_rounds_go_on_with_the_same_bits() -> None:
@@ -263,7 +300,7 @@ def test_mixtures_and_slopes_are_those_of_float64(n, layers) -> None:
     with begun(sizes, sizes) as (federation, w):
         bank, _ = federation.local_train(1, w, T=5)
         crew = federation.fleet._crews[0]
-        stack, layout = crew._stack(), next(iter(crew._clients.values())).workbench.layout
+        stack, layout = crew._stack(None), next(iter(crew._clients.values())).workbench.layout
         parts = layout.layers(layers) if layers else None
         shape = (n, n, parts.P) if parts else (n, n)
         sizes = torch.linspace(0.8, 1.2, n, device="cuda")[:, None]  # no model is like another

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from autofedavg.averaging import Layout
+from autofedavg.forms import Form, reshaped
 from autofedavg.networks.vgg9 import vgg9
-from autofedavg.stacked.layers import Convolution, Linear, fits, layers_of
+from autofedavg.stacked.layers import Convolution, Layer, Linear, fits, layers_of, rounded
 from autofedavg.stacked.rows import ALIGNED, Rows
 from autofedavg.stacked.schedule import schedule, slots_for
 
@@ -57,8 +58,14 @@ OTHERS = {
     "no bias": small(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.ReLU()),
     "mirrored borders": small(nn.Conv2d(3, 16, 3, padding=1, padding_mode="reflect"), nn.ReLU()),
     "groups": small(*CONVOLUTION, nn.Conv2d(16, 16, 3, padding=1, groups=2), nn.ReLU()),
-    "24 channels": small(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU()),
-    "8 channels": small(*CONVOLUTION, nn.Conv2d(16, 8, 3, padding=1), nn.ReLU()),
+    "inputs that the layer before does not give": small(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU()),
+    "too many channels": nn.Sequential(
+        nn.Conv2d(3, 513, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(513 * 64, 10),
+    ),
     "batch norm": small(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
     "dropout in between": small(*CONVOLUTION, nn.Dropout(0.1)),
     "nothing pooled": nn.Sequential(*CONVOLUTION, nn.Flatten(), nn.Linear(4096, 10)),
@@ -72,14 +79,6 @@ OTHERS = {
     "linear without bias": nn.Sequential(
         *CONVOLUTION, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10, bias=False)
     ),
-    "48 inputs": nn.Sequential(
-        *CONVOLUTION,
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1024, 48),
-        nn.ReLU(),
-        nn.Linear(48, 10),
-    ),
 }
 
 
@@ -91,6 +90,30 @@ def test_other_networks_are_left_alone(name) -> None:
 def test_other_pictures_are_left_alone() -> None:
     assert layers_of(small(*CONVOLUTION), 1, 16) is None
     assert layers_of(small(*CONVOLUTION), 3, 12) is None
+
+
+def grown(frozen: int = 0) -> nn.Module:
+    """VGG-9 in widths that FedMA's matching gives."""
+    return reshaped(vgg9(10), Form((47, 79, 143, 150, 271, 300, 527, 640, 10), frozen))
+
+
+def test_other_widths_are_worked_on_as_wider_ones() -> None:
+    layers = layers_of(grown(), 3, 32)
+    assert layers is not None
+    assert [(layer.inputs, layer.outputs) for layer in layers] == [
+        (3, 64), (64, 128), (128, 192), (192, 192), (192, 320), (320, 320),
+        (320 * 16, 576), (576, 640), (640, 10),
+    ]  # fmt: skip
+    assert [layer.picture for layer in layers[6:]] == [(320, 4), None, None]
+    assert fits(layers, 64)
+
+
+@given(st.integers(1, 2000))
+def test_tiles_divide_what_widths_are_rounded_to(width) -> None:
+    wide = rounded(width)
+    assert width <= wide < width + 64
+    assert wide in (16, 32) or wide % 64 == 0
+    assert rounded(wide) == wide
 
 
 # --- when -------------------------------------------------------------------------------------
@@ -156,9 +179,63 @@ def test_channels_come_last_in_a_row() -> None:
     assert np.array_equal(piece("20.weight").view(512, 512), state["20.weight"])
 
 
+def wide(layers: list[Layer], rows: Rows, row: torch.Tensor) -> nn.Sequential:
+    """The network that kernels see in a row."""
+
+    def part(layer: Layer, kind: str) -> torch.Tensor:
+        piece = rows.pieces[f"{layer.name}.{kind}"]
+        return row[piece.at : piece.at + piece.size].view(piece.room)
+
+    made: list[nn.Module] = []
+    for layer in layers:
+        if isinstance(layer, Convolution):
+            built = nn.Conv2d(layer.inputs, layer.outputs, 3, padding=1)
+            built.weight.data = part(layer, "weight").permute(0, 3, 1, 2)
+            after = [nn.ReLU(), nn.MaxPool2d(2)] if layer.pooled else [nn.ReLU()]
+        else:
+            weight = part(layer, "weight")
+            if layer.picture:
+                made.append(nn.Flatten())
+                weight = weight.permute(0, 3, 1, 2).reshape(layer.outputs, -1)
+            built = nn.Linear(layer.inputs, layer.outputs)
+            built.weight.data = weight
+            after = [nn.ReLU()] if layer.relu else []
+        built.bias.data = part(layer, "bias")
+        made += [built, *after]
+    return nn.Sequential(*made)
+
+
+def test_a_wider_network_says_the_same_and_stays_as_wide() -> None:
+    """Units beyond the network's own are zero, and no gradient reaches them."""
+    network = grown(frozen=2).eval()
+    torch.manual_seed(0)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    layers, layout = layers_of(network, 3, 32), Layout.of(network)
+    rows = Rows(layers, layout)
+    row = torch.zeros(rows.stride)
+    values = layout.read(network).values
+    rows.put(values, row)
+    assert torch.equal(rows.take(row), values)  # frozen layers lie last in the vector
+    seen = wide(layers, rows, row.clone())
+    pictures = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(seen(pictures), network(pictures), rtol=1e-4, atol=1e-5)
+    seen(pictures).square().sum().backward()
+    (first,) = (module for module in seen if getattr(module, "in_channels", 0) == 3)
+    (last,) = (module for module in seen if getattr(module, "out_features", 0) == 10)
+    assert not first.weight.grad[47:].any()
+    assert not first.bias.grad[47:].any()
+    assert first.weight.grad[:47].any()
+    assert not last.weight.grad[:, 640:].any()
+    (second,) = (module for module in seen if getattr(module, "in_features", 0) == 576)
+    assert not second.weight.grad[:, 527:].any()
+    assert second.weight.grad[:, :527].any()
+
+
+@pytest.mark.parametrize("build", [lambda: vgg9(10), grown])
 @pytest.mark.parametrize("kind", ["module", "tensor"])
-def test_a_row_is_cut_within_its_layers(kind) -> None:
-    network = vgg9(10)
+def test_a_row_is_cut_within_its_layers(kind, build) -> None:
+    network = build()
     rows, layout = rows_of(network), Layout.of(network)
     layers = layout.layers(kind)
     numbers = torch.zeros(layout.size)

@@ -1,5 +1,8 @@
 """The crew that trains together, over a stack that works on the CPU."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from autofedavg.client import Client
 from autofedavg.engines import stacked
 from autofedavg.engines.stacked import StackedCrew, crew_of, why_not_together
 from autofedavg.engines.workers import Crew
+from autofedavg.forms import Form
 from autofedavg.layouts import no_counters
 from autofedavg.notes import Note, arrays_of
 from autofedavg.seeds import Seeds
@@ -173,6 +177,81 @@ def test_a_loss_that_is_not_finite_is_that_clients_error(crew) -> None:
     assert "error" in answers["b"].facts
     assert "client b" in str(answers["b"].facts)
     assert all("loss" in answers[name].facts for name in "ac")
+
+
+# --- networks in other forms ------------------------------------------------------------------
+
+GROWN = Form((24, 10), 1)
+
+
+class FormedStack(PlainStack):
+    """Trains networks of one form."""
+
+    def train(self, work, seeds, how):
+        self.calls.append((sorted(work), tuple(how)))
+        losses = {}
+        for k, steps in work.items():
+            bench = self.clients[k].workbench.variant(GROWN, TRAINING)
+            bench.load(Model(self.models[k], no_counters(CPU), GROWN))
+            losses[k] = bench.train(self.batches(k, steps), how[0], how[3])
+            self.models[k] = bench.model().values
+        return losses
+
+
+def formed(clients, form) -> dict[str, Note]:
+    some = next(iter(clients.values()))
+    torch.manual_seed(3)
+    w = Model(torch.randn(some.workbench.layout.formed(form).size) / 20, no_counters(CPU), form)
+    facts = {"t": 1, "T": 5, "form": form.note()}
+    return {name: Note(arrays_of(w), facts) for name in clients}
+
+
+def same(one, other) -> None:
+    assert list(one) == list(other)
+    for name, note in other.items():
+        assert one[name].facts == note.facts
+        assert torch.equal(one[name].arrays["values"], note.arrays["values"])
+
+
+def test_networks_of_one_form_are_trained_together(crew) -> None:
+    alone = clients_of()
+    crew._made, crew._form = FormedStack(crew._clients), GROWN
+    notes = formed(alone, GROWN)
+    same(crew.answer("local_train", notes), Crew(alone).answer("local_train", notes))
+    assert [who for who, _ in crew._made.calls] == [[0, 1, 2]]
+    assert crew._clients["b"].shelf.own().form == GROWN
+
+
+def test_forms_that_do_not_fit_are_trained_one_by_one(crew) -> None:
+    alone, wide = clients_of(sizes=(20, 33)), Form((513, 10))
+    notes = formed(alone, wide)
+    same(crew.answer("local_train", notes), Crew(alone).answer("local_train", notes))
+    assert not crew._made.calls
+
+
+def test_a_new_form_has_a_stack_of_its_own(monkeypatch) -> None:
+    made = []
+
+    class Recorded:
+        def __init__(self, layers, layout, pictures, batch, slots, width, frozen) -> None:
+            self.about = [(layer.inputs, layer.outputs) for layer in layers], layout.size, frozen
+            self.pictures = pictures
+            made.append(self)
+
+    module = ModuleType("autofedavg.stacked.stack")
+    module.Stack, module.Pictures = Recorded, lambda *parts: parts
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    crew = StackedCrew(clients_of(TRAINING.model_copy(update={"batch_size": 64})))
+    first = crew._stack(None)
+    assert crew._stack(None) is first
+    second = crew._stack(GROWN)
+    assert crew._stack(GROWN) is second
+    assert [stack.about for stack in made] == [
+        ([(3, 16), (16 * 256, 10)], 16 * 28 + 10 * 4097, 0),
+        ([(3, 32), (32 * 256, 10)], 24 * 28 + 10 * (24 * 256 + 1), 1),
+    ]
+    assert second.pictures is first.pictures
+    assert crew._stack(None) is not first
 
 
 def test_what_is_not_training_is_answered_one_by_one(crew) -> None:

@@ -16,6 +16,7 @@ from autofedavg.client import Client, LocalTraining
 from autofedavg.constraints import constraint
 from autofedavg.engines.workers import Crew
 from autofedavg.errors import AutoFedAvgError, error_facts
+from autofedavg.forms import Form, reshaped
 from autofedavg.layouts import no_counters
 from autofedavg.mixture import Samples
 from autofedavg.notes import Note
@@ -26,7 +27,7 @@ from autofedavg.stacked.schedule import slots_for
 from autofedavg.workbench import Training
 
 if TYPE_CHECKING:
-    from autofedavg.stacked.stack import Stack
+    from autofedavg.stacked.stack import Pictures, Stack
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def why_not_together(clients: Mapping[str, Client]) -> str:
         return "the loss is not the sites' own"
     if some.workbench.layout.trainable != some.workbench.layout.size:
         return "parts of the network are frozen"
-    layers = _layers(some)
+    layers = _layers(some, None)
     if layers is None:
         return "the network has layers other than 3 x 3 convolutions, maxima and linear ones"
     if not fits(layers, training.batch_size):
@@ -71,9 +72,10 @@ def why_not_together(clients: Mapping[str, Client]) -> str:
     return ""
 
 
-def _layers(client: Client) -> list[Layer] | None:
-    data = _pictures(client)
-    return layers_of(client.workbench.network, len(data.shown.mean), data.shown.size)
+def _layers(client: Client, form: Form | None) -> list[Layer] | None:
+    data, network = _pictures(client), client.workbench.network
+    built = network if form is None else reshaped(network, form)
+    return layers_of(built, len(data.shown.mean), data.shown.size)
 
 
 def _pictures(client: Client) -> PictureSite:
@@ -94,6 +96,8 @@ class StackedCrew(Crew):
         super().__init__(clients)
         self._number = {name: k for k, name in enumerate(clients)}
         self._made: Stack | None = None
+        self._form: Form | None = None  # of the networks in it
+        self._shown: Pictures | None = None
         self._ahead: dict[tuple[str, int, Training], Steps] = {}
         self._drawn: dict[tuple[str, int, int, str], Draw] = {}
 
@@ -103,25 +107,41 @@ class StackedCrew(Crew):
         if verb != "local_train":
             return super().answer(verb, notes)
         answers: dict[str, Note] = {}
-        alike: dict[tuple[float, float, Training], dict[str, LocalTraining]] = {}
+        alike: dict[tuple[float, float, Training, Form | None], dict[str, LocalTraining]] = {}
         for name, note in notes.items():
             try:
                 job = self._clients[name].training_of(note)
                 if isinstance(job, Note):
                     answers[name] = job
-                elif job.form is not None:
-                    answers[name] = self._clients[name].train(job)
                 else:
-                    alike.setdefault((job.rate, job.mu, job.training), {})[name] = job
+                    alike.setdefault((job.rate, job.mu, job.training, job.form), {})[name] = job
             except AutoFedAvgError as error:
                 answers[name] = Note({}, error_facts(error))
         for jobs in alike.values():
-            answers |= self._train(jobs)
+            answers |= self._train(jobs) if self._fits(jobs) else self._train_apart(jobs)
         return {name: answers[name] for name in notes}
+
+    def _fits(self, jobs: Mapping[str, LocalTraining]) -> bool:
+        """Whether a network can be worked on together in the form it has there."""
+        (name, job), *_ = jobs.items()
+        if job.form is None or (self._made is not None and job.form == self._form):
+            return True
+        layers = _layers(self._clients[name], job.form)
+        return layers is not None and fits(layers, job.training.batch_size)
+
+    def _train_apart(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
+        answers = {}
+        for name, job in jobs.items():
+            try:
+                answers[name] = self._clients[name].train(job)
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        return answers
 
     def _train(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
         """Carries out local trainings that differ in nothing but their models and data."""
-        stack, some = self._stack(), next(iter(jobs.values()))
+        some = next(iter(jobs.values()))
+        stack = self._stack(some.form)
         work, seeds = {}, {}
         for name, job in jobs.items():
             k, client = self._number[name], self._clients[name]
@@ -184,7 +204,7 @@ class StackedCrew(Crew):
 
     def _weighed(self, work: Mapping[str, Draw], note: Note) -> tuple[Tensor, list[float]]:
         """Theta, and the loss, of every client that has a batch."""
-        stack, how, some = self._stack(), note.facts, self._clients[next(iter(work))]
+        stack, how, some = self._stack(None), note.facts, self._clients[next(iter(work))]
         t, s = int(how["t"]), int(how["s"])
         layers = some.workbench.layout.layers(how["layers"]) if how["layers"] else None
         chances = [draw.chance for draw in work.values()]
@@ -217,25 +237,39 @@ class StackedCrew(Crew):
         client = self._clients[name]
         return ready or _pictures(client).train_steps(client.seeds, t, training)
 
-    def _stack(self) -> Stack:
-        """Made when it is first needed: its kernels are compiled then."""
-        if self._made is None:
-            from autofedavg.stacked.stack import Pictures, Stack
+    def _stack(self, form: Form | None) -> Stack:
+        """Made when it is first needed, for then its kernels are compiled, and for every form."""
+        if self._made is None or self._form != form:
+            from autofedavg.stacked.stack import Stack
 
-            clients = list(self._clients.values())
-            shares = [_pictures(client).pictures() for client in clients]
-            pictures = Pictures(
-                torch.cat([images for images, _ in shares]),
-                torch.cat([labels for _, labels in shares]).to(torch.int32),
-                _pictures(clients[0]).shown,
-                [0, *accumulate(len(images) for images, _ in shares[:-1])],
-            )
+            clients, first = list(self._clients.values()), self._made is None
             training, layout = clients[0].workbench.training, clients[0].workbench.layout
             cases = [client.data.cases()["train"] for client in clients]
             lengths = [training.iterations or -(-n // training.batch_size) for n in cases]
             slots = slots_for(lengths, MOST_SLOTS)
-            layers = _layers(clients[0]) or []
             width = min(len(clients), MOST_SLOTS)
-            self._made = Stack(layers, layout, pictures, training.batch_size, slots, width)
-            log.info("%d clients take their steps together, %d at a time", len(clients), slots)
+            pictures, layers = self._pictures(), _layers(clients[0], form) or []
+            frozen = form.frozen if form else 0
+            self._made = None  # its memory is free before the next one asks for some
+            self._made = Stack(
+                layers, layout.formed(form), pictures, training.batch_size, slots, width, frozen
+            )
+            self._form = form
+            if first:
+                log.info("%d clients take their steps together, %d at a time", len(clients), slots)
         return self._made
+
+    def _pictures(self) -> Pictures:
+        """All sites' pictures, once."""
+        if self._shown is None:
+            from autofedavg.stacked.stack import Pictures
+
+            sites = [_pictures(client) for client in self._clients.values()]
+            shares = [site.pictures() for site in sites]
+            self._shown = Pictures(
+                torch.cat([images for images, _ in shares]),
+                torch.cat([labels for _, labels in shares]).to(torch.int32),
+                sites[0].shown,
+                [0, *accumulate(len(images) for images, _ in shares[:-1])],
+            )
+        return self._shown

@@ -1,4 +1,8 @@
-"""Which networks can be worked on several at once, and what their layers are."""
+"""Which networks can be worked on several at once, and what their layers are.
+
+Widths are those that the kernels' tiles divide. A network of other widths is worked on as a wider
+one whose further units are zero: they give nothing, so no gradient reaches them and they stay zero.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,20 @@ from typing import Any, Literal
 from torch import nn
 
 FEW = 16  # channels: below it, a convolution's nine taps are read side by side
-LEAST, MOST = 16, 256  # channels of a convolution, inputs of a linear layer
+MOST = 512  # channels of a convolution: a bias's gradient has them in one tile
+TILE = 64  # what larger widths are multiples of
 POSITIONS = 4096  # in a batch of the smallest pictures: what all tiles and parts divide
 BATCHES = (16, 32, 64, 128)
+
+
+def rounded(width: int) -> int:
+    """The next width that tiles divide.
+
+    Example:
+        >>> [rounded(width) for width in (3, 16, 24, 47, 79, 271)]
+        [16, 16, 32, 64, 128, 320]
+    """
+    return next((small for small in (16, 32) if width <= small), -(-width // TILE) * TILE)
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,7 @@ class _Reader:
             raise _Other
         self._left = deque(network.named_children())
         self._channels, self._size = channels, size
+        self._room = channels  # channels with those that are zero
 
     def layers(self) -> list[Layer]:
         found: list[Layer] = []
@@ -79,7 +95,7 @@ class _Reader:
             raise _Other
         if not last.drop:
             found[-1] = self._dropped(last, nn.Dropout, "elements")
-        picture: tuple[int, int] | None = (self._channels, self._size)
+        picture: tuple[int, int] | None = (self._room, self._size)
         while self._left:
             found.append(self._linear(picture))
             picture = None
@@ -89,21 +105,21 @@ class _Reader:
 
     def _convolution(self, name: str, module: Any) -> Convolution:
         plain = (module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
-        inputs, outputs = module.in_channels, module.out_channels
+        inputs, outputs = self._room, rounded(module.out_channels)
         # Nine taps of three channels fill a tile; only pictures have so few.
-        fitting = inputs <= 3 or (inputs >= FEW and _is_power(inputs))
+        fitting = inputs <= 3 or inputs == rounded(inputs)
         if (
             plain != ((3, 3), (1, 1), (1, 1), (1, 1), 1)
             or module.padding_mode != "zeros"
             or module.bias is None
-            or inputs != self._channels
+            or module.in_channels != self._channels
             or not fitting
-            or not (_is_power(outputs) and LEAST <= outputs <= MOST and _is_power(self._size))
+            or not (outputs <= MOST and _is_power(self._size))
             or not self._take(nn.ReLU)
         ):
             raise _Other
         layer = Convolution(name, inputs, outputs, self._size)
-        self._channels = outputs
+        self._channels, self._room = module.out_channels, outputs
         pool = self._take(nn.MaxPool2d)
         if pool is None:
             return layer
@@ -117,14 +133,17 @@ class _Reader:
         name, module = self._left.popleft()
         if type(module) is not nn.Linear or module.bias is None:
             raise _Other
-        if not _is_power(module.in_features) or module.in_features < LEAST:
+        area = self._size**2 if picture else 1
+        if module.in_features != self._channels * area:
             raise _Other
         relu = self._take(nn.ReLU) is not None
         if not relu and self._left:
             raise _Other
         dropout = self._take(nn.Dropout) if relu else None
         keep = 1 - dropout.p if dropout else 1.0
-        return Linear(name, module.in_features, module.out_features, relu, keep, picture)
+        inputs, outputs = self._room * area, module.out_features
+        self._channels, self._room = outputs, rounded(outputs) if relu else outputs
+        return Linear(name, inputs, self._room, relu, keep, picture)
 
     def _dropped(
         self, layer: Convolution, kind: type[nn.Module], how: Literal["channels", "elements"]

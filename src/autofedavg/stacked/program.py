@@ -133,8 +133,8 @@ class Program:
         stack, size = self._stack, layer.size
         y = self._memory(stack.batch, size, size, layer.outputs)
         M = stack.batch * size * size
-        BN = min(layer.outputs, 256 if size <= 8 else TILE)
-        BK = 32 if layer.inputs < FEW else min(layer.inputs, 64)
+        BN = _tile(layer.outputs, 256 if size <= 8 else TILE)
+        BK = 32 if layer.inputs < FEW else _tile(layer.inputs, 64)
         self._add(
             kernels.convolve, (M // TILE * (layer.outputs // BN), self._slots), x,
             self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, self._now, M,
@@ -163,7 +163,7 @@ class Program:
             self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, self._now,
             stack.seeds, stack.steps, salt, stack.rows.stride, stack.batch, layer.inputs,
             layer.outputs, layer.relu, layer.keep if self._learn else 1.0, BN,
-            min(TILE, layer.inputs), num_warps=4, num_stages=3,
+            _tile(layer.inputs, TILE), num_warps=4, num_stages=3,
         )  # fmt: skip
         self._outputs.append(y)
         return y
@@ -182,26 +182,29 @@ class Program:
 
     def _backward(self, slope: Tensor, halfway: Callable[[], None] | None) -> None:
         layers = self._stack.layers
-        for index in reversed(range(len(layers))):
+        for index in reversed(range(self._stack.frozen, len(layers))):
             layer, before = layers[index], layers[index - 1] if index else None
             if isinstance(layer, Linear):
-                slope = self._linear_back(layer, self._inputs[index], slope, before)
+                slope = self._linear_back(layer, index, slope, before)
                 if halfway is not None and not isinstance(before, Linear):
                     self._launches.append(partial(self._stack.beside, halfway))
             else:
                 slope = self._convolve_back(layer, index, slope, before)
 
-    def _linear_back(self, layer: Linear, x: Tensor, dz: Tensor, before: Layer | None) -> Tensor:
-        stack, dx = self._stack, self._like(x)
+    def _linear_back(self, layer: Linear, index: int, dz: Tensor, before: Layer | None) -> Tensor:
+        stack, x = self._stack, self._inputs[index]
+        dx = self._like(x)
         after_linear = isinstance(before, Linear)
         keep = before.keep if isinstance(before, Linear) and self._learn else 1.0
-        BM, BN = 16 if layer.outputs <= 16 else 64, min(TILE, layer.inputs)
-        # First of the two: the other one changes the weights.
-        self._add(
-            kernels.linear_back, (layer.inputs // BN, self._slots), dz,
-            self._of(stack.s, layer, "weight"), x, dx, self._now, stack.rows.stride, stack.batch,
-            layer.inputs, layer.outputs, after_linear, keep, BN, BM, num_warps=4, num_stages=3,
-        )  # fmt: skip
+        BM, BN = 16 if layer.outputs <= 16 else 64, _tile(layer.inputs, TILE)
+        if index > stack.frozen:
+            # First of the two: the other one changes the weights.
+            self._add(
+                kernels.linear_back, (layer.inputs // BN, self._slots), dz,
+                self._of(stack.s, layer, "weight"), x, dx, self._now, stack.rows.stride,
+                stack.batch, layer.inputs, layer.outputs, after_linear, keep, BN, BM, num_warps=4,
+                num_stages=3,
+            )  # fmt: skip
         self._add(
             kernels.linear_weights, (-(-layer.outputs // BM) * (layer.inputs // BN), self._slots),
             dz, x, stack.p, stack.m, stack.g, stack.s, stack.start, stack.how, self._now,
@@ -217,19 +220,19 @@ class Program:
         M = stack.batch * size * size
         dz = self._pool_back(layer, index, slope) if layer.pooled else slope
         dx = self._like(x)
-        if isinstance(before, Convolution):
-            BN = min(layer.inputs, TILE)
+        if isinstance(before, Convolution) and index > stack.frozen:
+            BN = _tile(layer.inputs, TILE)
             self._add(
                 kernels.convolve_back, (M // TILE * (layer.inputs // BN), self._slots), dz,
                 self._of(stack.s, layer, "weight"), x, dx, self._now, M, stack.rows.stride, size,
                 size, layer.inputs, layer.outputs, not before.pooled, TILE, BN,
-                min(layer.outputs, 64), num_warps=8, num_stages=3,
+                _tile(layer.outputs, 64), num_warps=8, num_stages=3,
             )  # fmt: skip
         self._convolve_weights(layer, x, dz, M)
         biases = self._memory(SUMS, layer.outputs, dtype=torch.float32)
         self._add(
             kernels.convolve_bias, (SUMS, self._slots), dz, biases, self._now, M, layer.outputs,
-            SUMS, 16, num_warps=4, beside=True,
+            _power(layer.outputs), SUMS, 16, num_warps=4, beside=True,
         )  # fmt: skip
         self._gather(biases, layer, "bias")
         return dx
@@ -247,12 +250,12 @@ class Program:
     def _convolve_weights(self, layer: Convolution, x: Tensor, dz: Tensor, M: int) -> None:
         few = layer.inputs < FEW
         if few:
-            BM, BN, BK, split, warps, stages = min(layer.outputs, 32), 32, 128, 32, 4, 3
+            BM, BN, BK, split, warps, stages = _tile(layer.outputs, 32), 32, 128, 32, 4, 3
         elif layer.inputs < 64:
-            BM, BN, BK, split, warps, stages = min(layer.outputs, 64), layer.inputs, 128, 8, 4, 4
+            BM, BN, BK, split, warps, stages = _tile(layer.outputs, 64), layer.inputs, 128, 8, 4, 4
         else:
             split = 4 if layer.size > 8 else 1
-            BM, BN, BK, warps, stages = min(layer.outputs, TILE), 64, 64, 8, 3
+            BM, BN, BK, warps, stages = _tile(layer.outputs, TILE), 64, 64, 8, 3
         parts = self._memory(split, layer.outputs, 9 * layer.inputs, dtype=torch.float32)
         tiles = layer.outputs // BM * (1 if few else 3 * (layer.inputs // BN))
         self._add(
@@ -275,11 +278,23 @@ class Program:
     def _descend(self) -> None:
         """For the convolutions: linear layers have taken their step when this comes."""
         stack = self._stack
-        size = stack.rows.linear
+        first = stack.layers[stack.frozen]
+        if isinstance(first, Linear):
+            return
+        size = stack.rows.linear - self._at(first, "weight")
+        p, m, g, s = (
+            self._of(each, first, "weight") for each in (stack.p, stack.m, stack.g, stack.s)
+        )
+        start = self._of(stack.start, first, "weight") if self._pull else stack.start
         self._add(
-            kernels.descend, (-(-size // BLOCK), self._slots), stack.p, stack.m, stack.g, stack.s,
-            stack.start, stack.how, self._now, size, stack.rows.stride, self._pull, BLOCK,
+            kernels.descend, (-(-size // BLOCK), self._slots), p, m, g, s, start, stack.how,
+            self._now, size, stack.rows.stride, self._pull, BLOCK,
         )  # fmt: skip
+
+
+def _tile(width: int, most: int) -> int:
+    """The largest power of two up to `most` that divides a width."""
+    return min(most, width & -width)
 
 
 def _power(number: int) -> int:

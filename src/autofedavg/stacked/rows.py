@@ -2,10 +2,12 @@
 
 Convolutions have their input channels last; the first linear layer reads a picture with its
 channels last, too. Every tensor begins at a multiple of 64, so that it can be read 16 bytes a time.
+Where layers are wider than the network's, its numbers come first along every axis, and then zeros.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,21 @@ class Piece:
     stop: int
     shape: tuple[int, ...]
     order: tuple[int, ...]  # of its axes in a row
+    room: tuple[int, ...]  # its shape there, with what is zero
+
+    @property
+    def size(self) -> int:
+        """Numbers that it takes in a row."""
+        return math.prod(self.room)
+
+    def of(self, values: Tensor) -> Tensor:
+        """The tensor in a network's vector, its axes as in a row."""
+        return values[self.start : self.stop].view(self.shape).permute(self.order)
+
+    def within(self, row: Tensor) -> Tensor:
+        """The same tensor's place in a row."""
+        place = row[self.at : self.at + self.size].view(self.room)
+        return place[tuple(slice(self.shape[axis]) for axis in self.order)]
 
 
 class Rows:
@@ -39,26 +56,24 @@ class Rows:
     """
 
     def __init__(self, layers: Sequence[Layer], layout: Layout) -> None:
-        self.size = layout.trainable
+        self.size = layout.size
         self.pieces: dict[str, Piece] = {}
         entries = {entry.name: entry for entry in layout.entries}
         at = 0
         for layer in layers:
             for part in ("weight", "bias"):
                 entry = entries[f"{layer.name}.{part}"]
-                shape, order = _read(layer, part, tuple(entry.shape))
-                self.pieces[entry.name] = Piece(at, entry.start, entry.stop, shape, order)
-                at += _aligned(entry.stop - entry.start)
+                how = _read(layer, part, tuple(entry.shape))
+                self.pieces[entry.name] = piece = Piece(at, entry.start, entry.stop, *how)
+                at += _aligned(piece.size)
         self.stride = at
         linear = next(layer for layer in layers if isinstance(layer, Linear))
         self.linear = self.pieces[f"{linear.name}.weight"].at  # where linear layers begin
 
     def put(self, values: Tensor, row: Tensor) -> None:
-        """Writes a network's vector into a row."""
+        """Writes a network's vector into a row whose other numbers are zero."""
         for piece in self.pieces.values():
-            tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
-            place = row[piece.at : piece.at + piece.stop - piece.start]
-            place.view(tensor.shape).copy_(tensor)
+            piece.within(row).copy_(piece.of(values))
 
     def chunks(self, layers: Layers | None, most: int) -> list[tuple[int, int, int]]:
         """A row in pieces of at most so many numbers, each within a layer: (start, size, layer).
@@ -73,7 +88,7 @@ class Rows:
         segments = [(0, self.linear, 0), (self.linear, self.stride - self.linear, 0)]
         if layers is not None:
             segments = [
-                (piece.at, _aligned(piece.stop - piece.start), _layer(piece, layers))
+                (piece.at, _aligned(piece.size), _layer(piece, layers))
                 for piece in self.pieces.values()
             ]
         return [
@@ -86,8 +101,7 @@ class Rows:
         """The network's vector that is in a row."""
         values = torch.empty(self.size, dtype=row.dtype, device=row.device)
         for piece in self.pieces.values():
-            tensor = values[piece.start : piece.stop].view(piece.shape).permute(piece.order)
-            tensor.copy_(row[piece.at : piece.at + piece.stop - piece.start].view(tensor.shape))
+            piece.of(values).copy_(piece.within(row))
         return values
 
 
@@ -101,13 +115,14 @@ def _layer(piece: Piece, layers: Layers) -> int:
 
 def _read(
     layer: Layer, part: str, shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape by which a tensor's axes can be told apart, and their order in a row."""
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The shape by which a tensor's axes can be told apart, their order in a row, and its room."""
     if part == "bias":
-        return shape, (0,)
+        return shape, (0,), (layer.outputs,)
     if isinstance(layer, Convolution):
-        return shape, LAST
+        return shape, LAST, (layer.outputs, 3, 3, layer.inputs)
     if layer.picture:
         channels, size = layer.picture
-        return (layer.outputs, channels, size, size), LAST
-    return shape, (0, 1)
+        apart = (shape[0], shape[1] // size**2, size, size)
+        return apart, LAST, (layer.outputs, size, size, channels)
+    return shape, (0, 1), (layer.outputs, layer.inputs)

@@ -46,6 +46,7 @@ class Stack:
         batch: pictures in a batch.
         slots: clients that take a training step at a time.
         width: clients that take a step on the weights at a time, and no fewer than `slots`.
+        frozen: how many of the first layers are not trained.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Stack:
         batch: int,
         slots: int,
         width: int,
+        frozen: int = 0,
     ) -> None:
         self.layers, self.pictures = list(layers), pictures
-        self.batch, self.slots, self.width = batch, slots, width
+        self.batch, self.slots, self.width, self.frozen = batch, slots, width, frozen
         self.device = pictures.images.device
         self.rows = Rows(layers, layout)
         clients = len(pictures.starts)

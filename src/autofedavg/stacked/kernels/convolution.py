@@ -181,20 +181,24 @@ def convolve_weights_few(
 
 
 @triton.jit
-def convolve_bias(dz, parts, now, M, CO: tl.constexpr, SPLIT: tl.constexpr, BK: tl.constexpr):
-    """The gradient of a convolution's bias, in SPLIT parts: (slots, SPLIT, CO)."""
+def convolve_bias(
+    dz, parts, now, M,
+    CO: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a convolution's bias, in SPLIT parts: (slots, SPLIT, CO); CO <= WIDTH."""
     slot = tl.program_id(1)
     if tl.load(now + slot) >= 0:
         split = tl.program_id(0)
-        c = tl.arange(0, CO)
+        c = tl.arange(0, WIDTH)
         kk = tl.arange(0, BK)
         zs = dz + slot.to(tl.int64) * M * CO
-        total = tl.zeros((BK, CO), tl.float32)
+        total = tl.zeros((BK, WIDTH), tl.float32)
         span = M // SPLIT
         for j in range(0, span, BK):
             m = split * span + j + kk
-            total += tl.load(zs + (m * CO)[:, None] + c[None, :]).to(tl.float32)
-        tl.store(parts + (slot * SPLIT + split) * CO + c, tl.sum(total, axis=0))
+            at = zs + (m * CO)[:, None] + c[None, :]
+            total += tl.load(at, mask=(c < CO)[None, :], other=0.0).to(tl.float32)
+        tl.store(parts + (slot * SPLIT + split) * CO + c, tl.sum(total, axis=0), mask=c < CO)
 
 
 @triton.jit
