@@ -102,11 +102,37 @@ def test_environments_and_repeats_are_told(copy, say) -> None:
     single = json.loads(say("compare", row / "seed-0", row / "seed-1", "--json")[1])
     first = by_name(single["scores"])["I"]
     assert (first["right"], first["test"]["n"]) == (0.0, 2)
-    pooled = by_name(made["scores"])["I"]["right"]
+    other = copy / "n-dirichlet"
+    shutil.copytree(other / "seed-0", other / "seed-1")
+    edit(other / "seed-1" / "environment.json", seed=1)
+    both = json.loads(say("compare", other, row, "--json")[1])
+    assert both["seeds"] == [0, 1]
+    pooled = by_name(both["scores"])["I"]["right"]
     assert pooled == pytest.approx(first["left"] / 2)  # the mean over seeds
     _, out, _ = say("compare", row / "seed-0", row / "seed-1")
     assert "aaaaaaaaaaaa-dirty" in out
     assert "a" * 13 not in out
+
+
+def test_rows_are_compared_on_the_seeds_that_both_have(copy, say) -> None:
+    """A seed that only one of them has moves the mean by what another seed happens to be."""
+    again = copy / "n-dirichlet" / "seed-1"
+    shutil.copytree(copy / "n-dirichlet" / "seed-0", again)
+    edit(again / "environment.json", seed=1)
+    path = again / "scores.csv"
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(line.rpartition(",")[0] + ",1.0" for line in lines)]) + "\n")
+    sides = copy / "fedavg", copy / "n-dirichlet"
+    made = json.loads(say("compare", *sides, "--json")[1])
+    alone = json.loads(say("compare", sides[0], sides[1] / "seed-0", "--json")[1])
+    assert made["scores"] == alone["scores"]
+    assert made["alpha"] == alone["alpha"]
+    assert made["seeds"] == [0]
+    assert "Scores and weights are those of seed 0, which both have" in say("compare", *sides)[1]
+    assert "which both have" not in say("compare", sides[0], sides[1] / "seed-0")[1]
+    seeds = json.loads(say("compare", sides[1] / "seed-0", again, "--json")[1])
+    assert seeds["seeds"] == []  # two seeds of one row: each has its own
+    assert by_name(seeds["scores"])["global test avg"]["right"] == 1.0
 
 
 def test_other_data_is_not_refused_and_not_compared(copy, say) -> None:

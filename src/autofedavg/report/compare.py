@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,16 @@ class Side:
         told = [self.row.label, f"seed {_listed(seeds)}"]
         told += [f"fold {_listed(folds)}"] if folds else []
         return ", ".join([*told, " or ".join(sorted({repeat.state for repeat in repeats}))])
+
+    @property
+    def seeds(self) -> set[int]:
+        """Those of runs that are finished."""
+        return {repeat.seed for repeat in self.row.finished}
+
+    def of(self, seeds: Sequence[int]) -> Side:
+        """The side with the runs of these seeds alone; with all, where none is named."""
+        kept = tuple(repeat for repeat in self.row.repeats if repeat.seed in seeds)
+        return Side(self.folder, replace(self.row, repeats=kept)) if seeds else self
 
     def per_seed(self) -> list[Scores]:
         """Test scores of every seed, of those runs that are finished."""
@@ -92,6 +102,7 @@ class Comparison:
 
     Attributes:
         apart: what keeps their scores from being compared; empty where nothing does.
+        seeds: those that both have: scores and weights are of them alone, or of all where none is.
         scores: on test cases, as shares of one; means over seeds.
         alpha: weights of the last round, layer-wise ones as their mean.
     """
@@ -99,6 +110,7 @@ class Comparison:
     left: Side
     right: Side
     apart: tuple[str, ...]
+    seeds: tuple[int, ...]
     settings: tuple[Difference, ...]
     environment: tuple[Difference, ...]
     scores: tuple[Pair, ...]
@@ -114,6 +126,7 @@ class Comparison:
             },
             "comparable": not self.apart,
             "apart": list(self.apart),
+            "seeds": list(self.seeds),
             "settings": [asdict(each) for each in self.settings],
             "environment": [asdict(each) for each in self.environment],
             "scores": [pair.plain() for pair in self.scores],
@@ -128,14 +141,17 @@ def compare_runs(left: Path, right: Path) -> Comparison:
     Raises:
         RunError: a folder is damaged or holds several rows.
     """
-    sides = (_side(left), _side(right))
+    sides = one, other = (_side(left), _side(right))
+    seeds = tuple(sorted(one.seeds & other.seeds))
+    paired = one.of(seeds), other.of(seeds)
     return Comparison(
         *sides,
-        reasons := tuple(_apart(*sides)),
+        reasons := tuple(_apart(*paired)),
+        seeds,
         tuple(_differing(_settings, *sides)),
         tuple(_differing(_environment, *sides)),
-        tuple(_scores(*sides, not reasons)),
-        tuple(_alpha(*sides)),
+        tuple(_scores(*paired, not reasons)),
+        tuple(_alpha(*paired)),
     )
 
 

@@ -48,7 +48,15 @@ def _scores(made: Comparison) -> str:
     told = f"{metrics} on test cases, percent\n" + _columns([NUMBERS, *lines], right=True)
     if any(pair.test for pair in made.scores):
         told += "\np: Wilcoxon signed-rank over the same test cases, two-sided"
+    if made.seeds and any(side.seeds != set(made.seeds) for side in (made.left, made.right)):
+        said = "seed" if len(made.seeds) == 1 else "seeds"
+        told += f"\nScores and weights are those of {said} {_words(made.seeds)}, which both have"
     return told
+
+
+def _words(seeds: Sequence[int]) -> str:
+    *others, last = map(str, seeds)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _told(run: Mapping[str, Any]) -> str:
