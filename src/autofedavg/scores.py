@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 
@@ -52,6 +54,27 @@ class Scores:
             column = self._column((model, site, split, metric))
             column.cases.append(sys.intern(case))
             column.values.append(value)
+
+    @classmethod
+    def from_lines(cls, heads: Sequence[str], lines: Iterable[Sequence[str]]) -> Scores:
+        """The scores in a table's lines; empty ones are passed over.
+
+        Lines that belong together stand together as a rule, and are taken together: a run on
+        CIFAR-10 has 170 thousand.
+
+        Raises:
+            ValueError: a column is missing, or a value is no number.
+            IndexError: a line is too short.
+        """
+        at = {name: heads.index(name) for name in ScoreRow._fields}
+        tested_of = itemgetter(*(at[name] for name in Group._fields))
+        case_of, value_of = itemgetter(at["case"]), itemgetter(at["value"])
+        made = cls()
+        for tested, group in groupby(filter(None, lines), tested_of):
+            rows, column = list(group), made._column(tested)
+            column.cases.extend(map(sys.intern, map(case_of, rows)))
+            column.values.extend(map(float, map(value_of, rows)))
+        return made
 
     @classmethod
     def joined(cls, parts: Iterable[Scores]) -> Scores:

@@ -24,6 +24,26 @@ def test_every_row_is_kept_once_and_those_of_a_column_in_their_order(rows) -> No
         assert list(column.values) == [row.value for row in mine]
 
 
+@given(ROWS, st.permutations(ScoreRow._fields))
+def test_lines_of_a_table_say_the_same(rows, heads) -> None:
+    lines = [[str(getattr(row, name)) for name in heads] for row in rows]
+    assert Scores.from_lines(heads, [[], *lines, []]) == Scores(rows)
+
+
+@pytest.mark.parametrize(
+    ("heads", "line", "error"),
+    [
+        (ScoreRow._fields[:-1], ["global", "A", "test", "a", "dice"], ValueError),
+        (ScoreRow._fields, ["global", "A", "test", "a", "dice", "?"], ValueError),
+        (ScoreRow._fields, ["global", "A", "test", "a"], IndexError),
+    ],
+    ids=["no column", "no number", "short"],
+)
+def test_other_lines_are_refused(heads, line, error) -> None:
+    with pytest.raises(error):
+        Scores.from_lines(heads, [line])
+
+
 @given(ROWS, ROWS)
 def test_joined_is_as_if_read_together(first, second) -> None:
     parts = Scores(first), Scores(second)

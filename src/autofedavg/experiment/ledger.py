@@ -19,12 +19,11 @@ import io
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
-from autofedavg.scores import ScoreRow, Scores
+from autofedavg.scores import Scores
 
 SCHEMA = 1
 STUDY = "study.json"
@@ -72,10 +71,7 @@ class Ledger:
         else:
             return Scores()
         lines = csv.reader(io.StringIO(content.decode(), newline=""))
-        heads = next(lines, [])
-        parts = itemgetter(*(heads.index(name) for name in ScoreRow._fields))
-        rows = (parts(line) for line in lines if line)
-        return Scores((*words, float(value)) for *words, value in rows)
+        return Scores.from_lines(next(lines, []), lines)
 
 
 class Rounds:
