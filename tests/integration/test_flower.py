@@ -135,9 +135,14 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path, alone):
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE
     ) as caller:
-        assert caller.stdout.readline() == b"up\n"
-        assert of_flower(tmp_path, "flower-supernode")
-        caller.kill()
+        try:
+            assert caller.stdout.readline() == b"up\n"
+            limit = time.monotonic() + 60
+            while not of_flower(tmp_path, "flower-supernode"):  # it may not have become that yet
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+        finally:
+            caller.kill()
 
 
 def test_an_app_is_settings_only_and_flower_takes_it(tiny, tmp_path):
