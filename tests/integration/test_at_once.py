@@ -84,6 +84,7 @@ def test_the_same_results_as_one_after_another(tiny, tiny_home, tmp_path, monkey
     assert sorted(event[1] for event in told.events if event[0] == "finished") == sorted(ROWS)
 
 
+@pytest.mark.slow  # damaged folders, below, take the same way in a third of the time
 def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None:
     text = tiny.read_text()
     for row in ROWS[1:]:

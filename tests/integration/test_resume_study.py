@@ -1,9 +1,11 @@
 """Going on with a study that was stopped between its runs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from tests_tiny import TINY
 
 from autofedavg import Machine, resume, run_study
 from autofedavg.experiment.config import read_study
@@ -28,12 +30,20 @@ def about(home: Path, row: str) -> dict:
     return json.loads((home / row / "seed-0" / "environment.json").read_text())
 
 
-@pytest.fixture
-def cut(tiny: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def cut_once(tmp_path_factory) -> Path:
     """A study that was begun with two threads, with its first run alone."""
+    home = tmp_path_factory.mktemp("cut")
+    (home / "tiny.toml").write_text(TINY)
     with pytest.raises(Stopped):
-        run_study(read_study(tiny), tmp_path / "runs", Machine(threads=2), StopsBehind())
-    return tmp_path / "runs" / "tiny"
+        run_study(read_study(home / "tiny.toml"), home, Machine(threads=2), StopsBehind())
+    return home / "tiny"
+
+
+@pytest.fixture
+def cut(cut_once: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(cut_once, tmp_path / "runs" / "tiny"))
 
 
 def test_what_was_not_begun_is_run_as_the_study_was_begun(cut) -> None:
