@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from autofedavg.errors import RunError
 from autofedavg.experiment.config import Study, parse_run
-from autofedavg.experiment.ledger import STUDY, in_order, read_json, run_path
+from autofedavg.experiment.ledger import STUDY, Ledger, in_order, read_json, run_path
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.store import RunFolder, disk_errors, write_atomically
+from autofedavg.experiment.store import disk_errors, write_atomically
 from autofedavg.machines import Machine
 
 NOTED = ("engine", "device", "threads")  # of the machine that a run was asked for on
@@ -38,8 +38,7 @@ class Wanted(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        status = self.folder / "status.json"
-        return status.exists() and RunFolder(self.folder).status() == "finished"
+        return Ledger(self.folder).finished
 
 
 def listed_runs(home: Path, asked: Machine) -> list[Wanted]:

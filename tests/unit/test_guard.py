@@ -1,5 +1,6 @@
 """The guard of a family of processes."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -84,3 +85,43 @@ def test_what_cannot_be_started_is_seen_and_said(tmp_path):
     with pytest.raises(RunError, match="ended from outside"):
         guard.alive(child)
     guard.close()
+
+
+REUSED = """
+import json, os, signal, sys, threading
+from autofedavg.engines.remote import guard
+
+guard._start = lambda request: 4242  # the system gives the same number again
+guard._reaped = lambda: [4242]
+asked, request = os.pipe()
+answered, answer = os.pipe()
+os.dup2(asked, 0)
+told = os.dup(1)
+os.dup2(answer, 1)
+found = []
+
+def ask(what):
+    os.write(request, json.dumps(what).encode() + b"\\n")
+    return json.loads(os.read(answered, 100))
+
+def play():
+    found.append(ask({"start": []}))
+    found.append(ask({"alive": 4242}))
+    os.kill(os.getpid(), signal.SIGCHLD)
+    found.append(ask({"alive": 4242}))
+    found.append(ask({"start": []}))
+    found.append(ask({"alive": 4242}))
+    os.close(request)
+
+threading.Thread(target=play).start()
+guard._serve(os.getppid())
+os.write(told, json.dumps(found).encode())
+"""
+
+
+def test_a_number_that_comes_again_is_another_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REUSED], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [4242, True, False, 4242, True]

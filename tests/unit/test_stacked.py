@@ -10,7 +10,7 @@ from torch import nn
 from autofedavg.averaging import Layout
 from autofedavg.forms import Form, reshaped
 from autofedavg.networks.vgg9 import vgg9
-from autofedavg.stacked.layers import Convolution, Layer, Linear, fits, layers_of, rounded
+from autofedavg.stacked.layers import Convolution, Layer, Linear, fits, layers_of, rounded, tile
 from autofedavg.stacked.rows import ALIGNED, Rows
 from autofedavg.stacked.schedule import schedule, slots_for
 
@@ -114,6 +114,9 @@ def test_tiles_divide_what_widths_are_rounded_to(width) -> None:
     assert width <= wide < width + 64
     assert wide in (16, 32) or wide % 64 == 0
     assert rounded(wide) == wide
+    for most in (32, 64, 128, 256):
+        assert wide % tile(wide, most) == 0
+        assert min(wide, 64, most) <= tile(wide, most) <= most
 
 
 # --- when -------------------------------------------------------------------------------------

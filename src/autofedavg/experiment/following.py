@@ -1,4 +1,4 @@
-"""A run that another process computes: its rounds as they come, and how it ended."""
+"""A run that another process computes: its rounds as they come, and why it failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from autofedavg import errors
 from autofedavg.errors import AutoFedAvgError, RunError
 from autofedavg.experiment.desk import Seen, Watcher
-from autofedavg.experiment.ledger import Ledger, Rounds, read_json
+from autofedavg.experiment.ledger import Rounds, read_json
 
 
 class Following:
@@ -33,10 +33,6 @@ class Following:
             self.told += 1
             mean = line["validation"]["mean"]
             self._watch(Seen(line["t"], self._T, mean, line["alpha"], self._sites))
-
-    @property
-    def finished(self) -> bool:
-        return self._stamped() > 0 and Ledger(self._folder).status() == "finished"
 
     def failure(self, remedy: str) -> AutoFedAvgError | None:
         """Why the run failed, of the same kind as there; None where it has not said so."""

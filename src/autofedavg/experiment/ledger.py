@@ -42,6 +42,11 @@ class Ledger:
     def status(self) -> str:
         return str(self.outcome().get("state", "unknown"))
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over; one that was not begun is not."""
+        return (self.path / "status.json").exists() and self.status() == "finished"
+
     def outcome(self) -> dict[str, Any]:
         """status.json: the state, and the error of a run that failed.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from autofedavg.errors import RunError
 from autofedavg.evaluation import Paired, Summary, case_means, compare, summarise
 from autofedavg.report.read import Repeat, Row, apart, read_results
-from autofedavg.report.tables import mean_over_layers
+from autofedavg.report.tables import mean_known, mean_over_layers
 from autofedavg.report.values import flat
 from autofedavg.scores import Scores
 
@@ -226,7 +225,7 @@ def _scores(left: Side, right: Side, comparable: bool) -> Iterator[Pair]:
     sites = sorted({site for mine in summaries for each in mine for site in each.by_site})
 
     def pair(name: str, get: Callable[[Summary], float | None], site: str | None = None) -> Pair:
-        values = [_mean(get(each) for each in mine) for mine in summaries]
+        values = [mean_known(get(each) for each in mine) for mine in summaries]
         paired = tested and (site is not None or name == COLUMNS[0])
         test = compare(cases[1], cases[0], site) if paired else None
         return Pair(name, values[0], values[1], test, comparable)
@@ -241,7 +240,7 @@ def _scores(left: Side, right: Side, comparable: bool) -> Iterator[Pair]:
 def _alpha(left: Side, right: Side) -> Iterator[Pair]:
     found = [_weights(side.row.repeats) for side in (left, right)]
     for site in sorted({*found[0], *found[1]}):
-        mine, other = (_mean(weights.get(site, ())) for weights in found)
+        mine, other = (mean_known(weights.get(site, ())) for weights in found)
         yield Pair(site, mine, other)
 
 
@@ -261,11 +260,6 @@ def _best(repeat: Repeat) -> dict[str, Any]:
     scored = [(t, mean) for t, mean in means if mean is not None]
     best = max(scored, key=lambda each: each[1], default=(None, None))  # the first of equals
     return {"best": best[0], "validation": best[1]}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -50,13 +50,9 @@ def _scores(made: Comparison) -> str:
         told += "\np: Wilcoxon signed-rank over the same test cases, two-sided"
     if made.seeds and any(side.seeds != set(made.seeds) for side in (made.left, made.right)):
         said = "seed" if len(made.seeds) == 1 else "seeds"
-        told += f"\nScores and weights are those of {said} {_words(made.seeds)}, which both have"
+        listed = ", ".join(map(str, made.seeds))
+        told += f"\nScores and weights are those of {said} {listed}, which both have"
     return told
-
-
-def _words(seeds: Sequence[int]) -> str:
-    *others, last = map(str, seeds)
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _told(run: Mapping[str, Any]) -> str:

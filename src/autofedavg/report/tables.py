@@ -163,7 +163,7 @@ def _local_rows(
     for number, k in enumerate(sites):
         own = [s.matrix.get(k, {}) for s in summaries]
         cells = [_cell(_percent(row.get(j) for row in own)) for j in sites]
-        means = (_mean(row.values()) for row in own)
+        means = (mean_known(row.values()) for row in own)
         average = _cell(_percent(means), spread=True)
         middle = number == len(sites) // 2
         shared = _local_columns(summaries) if middle else (Cell(), Cell())
@@ -175,7 +175,9 @@ def _local_mean(
     row: Row, summaries: Sequence[Summary], sites: Sequence[str]
 ) -> list[tuple[str, tuple[Cell, ...]]]:
     """All sites' own models in one row, the mean over them; without the sites' columns."""
-    averages = (_mean(_mean(own.values()) for own in s.matrix.values()) for s in summaries)
+    averages = (
+        mean_known(mean_known(own.values()) for own in s.matrix.values()) for s in summaries
+    )
     average = _cell(_percent(averages), spread=True)
     cells = (*[Cell()] * len(sites), average, *_local_columns(summaries))
     return [(f"{row.label} - {MEAN}", _from(row, sites, cells))]
@@ -206,7 +208,8 @@ def mean_global(row: Row) -> float | None:
     return _cell(_percent(summary.global_test_avg for summary in row.summaries)).value
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 

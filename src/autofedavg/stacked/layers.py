@@ -30,6 +30,16 @@ def rounded(width: int) -> int:
     return next((small for small in (16, 32) if width <= small), -(-width // TILE) * TILE)
 
 
+def tile(width: int, most: int) -> int:
+    """The largest power of two up to `most` that divides a width.
+
+    Example:
+        >>> tile(320, 128), tile(256, 128), tile(16, 128)
+        (64, 128, 16)
+    """
+    return min(most, width & -width)
+
+
 @dataclass(frozen=True)
 class Convolution:
     """3 x 3, padding 1, then ReLU, on squares of `size`; then perhaps 2 x 2 maxima and dropout."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.stacked import kernels
-from autofedavg.stacked.layers import FEW, Convolution, Layer, Linear
+from autofedavg.stacked.layers import FEW, Convolution, Layer, Linear, tile
 
 if TYPE_CHECKING:
     from autofedavg.stacked.stack import Stack
@@ -133,8 +133,8 @@ class Program:
         stack, size = self._stack, layer.size
         y = self._memory(stack.batch, size, size, layer.outputs)
         M = stack.batch * size * size
-        BN = _tile(layer.outputs, 256 if size <= 8 else TILE)
-        BK = 32 if layer.inputs < FEW else _tile(layer.inputs, 64)
+        BN = tile(layer.outputs, 256 if size <= 8 else TILE)
+        BK = 32 if layer.inputs < FEW else tile(layer.inputs, 64)
         self._add(
             kernels.convolve, (M // TILE * (layer.outputs // BN), self._slots), x,
             self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, self._now, M,
@@ -163,7 +163,7 @@ class Program:
             self._of(stack.s, layer, "weight"), self._of(stack.s, layer, "bias"), y, self._now,
             stack.seeds, stack.steps, salt, stack.rows.stride, stack.batch, layer.inputs,
             layer.outputs, layer.relu, layer.keep if self._learn else 1.0, BN,
-            _tile(layer.inputs, TILE), num_warps=4, num_stages=3,
+            tile(layer.inputs, TILE), num_warps=4, num_stages=3,
         )  # fmt: skip
         self._outputs.append(y)
         return y
@@ -196,7 +196,7 @@ class Program:
         dx = self._like(x)
         after_linear = isinstance(before, Linear)
         keep = before.keep if isinstance(before, Linear) and self._learn else 1.0
-        BM, BN = 16 if layer.outputs <= 16 else 64, _tile(layer.inputs, TILE)
+        BM, BN = 16 if layer.outputs <= 16 else 64, tile(layer.inputs, TILE)
         if index > stack.frozen:
             # First of the two: the other one changes the weights.
             self._add(
@@ -221,12 +221,12 @@ class Program:
         dz = self._pool_back(layer, index, slope) if layer.pooled else slope
         dx = self._like(x)
         if isinstance(before, Convolution) and index > stack.frozen:
-            BN = _tile(layer.inputs, TILE)
+            BN = tile(layer.inputs, TILE)
             self._add(
                 kernels.convolve_back, (M // TILE * (layer.inputs // BN), self._slots), dz,
                 self._of(stack.s, layer, "weight"), x, dx, self._now, M, stack.rows.stride, size,
                 size, layer.inputs, layer.outputs, not before.pooled, TILE, BN,
-                _tile(layer.outputs, 64), num_warps=8, num_stages=3,
+                tile(layer.outputs, 64), num_warps=8, num_stages=3,
             )  # fmt: skip
         self._convolve_weights(layer, x, dz, M)
         biases = self._memory(SUMS, layer.outputs, dtype=torch.float32)
@@ -250,12 +250,12 @@ class Program:
     def _convolve_weights(self, layer: Convolution, x: Tensor, dz: Tensor, M: int) -> None:
         few = layer.inputs < FEW
         if few:
-            BM, BN, BK, split, warps, stages = _tile(layer.outputs, 32), 32, 128, 32, 4, 3
+            BM, BN, BK, split, warps, stages = tile(layer.outputs, 32), 32, 128, 32, 4, 3
         elif layer.inputs < 64:
-            BM, BN, BK, split, warps, stages = _tile(layer.outputs, 64), layer.inputs, 128, 8, 4, 4
+            BM, BN, BK, split, warps, stages = tile(layer.outputs, 64), layer.inputs, 128, 8, 4, 4
         else:
             split = 4 if layer.size > 8 else 1
-            BM, BN, BK, warps, stages = _tile(layer.outputs, TILE), 64, 64, 8, 3
+            BM, BN, BK, warps, stages = tile(layer.outputs, TILE), 64, 64, 8, 3
         parts = self._memory(split, layer.outputs, 9 * layer.inputs, dtype=torch.float32)
         tiles = layer.outputs // BM * (1 if few else 3 * (layer.inputs // BN))
         self._add(
@@ -290,11 +290,6 @@ class Program:
             kernels.descend, (-(-size // BLOCK), self._slots), p, m, g, s, start, stack.how,
             self._now, size, stack.rows.stride, self._pull, BLOCK,
         )  # fmt: skip
-
-
-def _tile(width: int, most: int) -> int:
-    """The largest power of two up to `most` that divides a width."""
-    return min(most, width & -width)
 
 
 def _power(number: int) -> int:

@@ -14,7 +14,7 @@ from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.desk import Paused, Seen
 from autofedavg.experiment.environment import environment
-from autofedavg.experiment.ledger import read_json, read_toml
+from autofedavg.experiment.ledger import Ledger, read_json, read_toml
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.run import check_run
 from autofedavg.experiment.store import RunFolder, disk_errors
@@ -79,7 +79,7 @@ def _finished(job: Job, path: Path) -> bool:
             where=str(path),
             remedy="give the row or the study another name, or move that run away",
         )
-    return (path / "status.json").exists() and RunFolder(path).status() == "finished"
+    return Ledger(path).finished
 
 
 def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:

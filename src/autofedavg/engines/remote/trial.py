@@ -15,7 +15,7 @@ from autofedavg.engines.remote.sitefile import site_file_text
 from autofedavg.errors import RunError
 from autofedavg.experiment.desk import Watcher
 from autofedavg.experiment.following import Following
-from autofedavg.experiment.ledger import read_json
+from autofedavg.experiment.ledger import Ledger, read_json
 from autofedavg.experiment.store import RunFolder, write_atomically
 from autofedavg.task import Task
 
@@ -87,7 +87,7 @@ class Trial:
                     RunFolder(path).set_status("interrupted")
                 raise
             run.look()
-            if run.finished:
+            if Ledger(path).finished:
                 return
             if not self._supervise:
                 break
