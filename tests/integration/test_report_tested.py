@@ -115,6 +115,31 @@ def test_the_first_rounds_of_a_long_run_do_not_set_the_scale(tmp_path):
     assert not any("domain" in scale for scale in panels_of(figure))
 
 
+def test_a_row_far_below_does_not_flatten_the_others(tmp_path):
+    """It is drawn above, among the scores, and the caption says so."""
+    names = ("n-softmax", "fedavg-even", "far")
+    home = write_study(tmp_path / "study", ROWS | dict.fromkeys(names, METHODS["fedavg"]))
+    below = {"n-softmax": 0.01, "fedavg-even": -0.01, "far": -0.05}
+
+    def scores(row, seed, t):
+        return 0.5 + below[row] if row in below else curve(row, seed, 1) + 0.2
+
+    write_tests(home, scores)
+    figure = rows.tested_figure(read_results([home]))
+    assert "Above alone, for its distance: FAR." in figure.caption
+    assert "FAR" in {row for row, _ in drawn(figure, "score")}
+    assert "FAR" not in {row for row, _ in drawn(figure, "difference")}
+    assert {row for row, _ in drawn(figure, "difference")} == {
+        "N-DIRICHLET", "L-SOFTMAX", "N-SOFTMAX", "FEDAVG-EVEN",
+    }  # fmt: skip
+    assert {item["difference"] for item in figure.data if item["row"] == "FAR"}
+    below["far"] = -0.035  # less than twice as far as L-SOFTMAX, 2 points below
+    write_tests(home, scores)
+    figure = rows.tested_figure(read_results([home]))
+    assert "Above alone" not in figure.caption
+    assert "FAR" in {row for row, _ in drawn(figure, "difference")}
+
+
 def test_a_long_run_above_its_baseline_is_drawn_with_the_line_of_zero(tmp_path):
     home = write_study(tmp_path / "study", ROWS, rounds=40)
     write_tests(home, lambda row, seed, t: 0.5 + (row != "fedavg") * (0.05 + (t == 1) / 5))

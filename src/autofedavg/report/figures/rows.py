@@ -22,6 +22,7 @@ from autofedavg.report.read import Results, Row
 
 MOST_CURVES = 10
 LONG = 20  # rounds, from which on the first ones do not set the scale
+ASIDE = 2  # times as far from the baseline as all others ever are
 DASHED = "dashed: rows with fixed weights."
 
 
@@ -68,11 +69,15 @@ def tested_figure(results: Results) -> Figure | None:
     apart = means([item for item in data if "difference" in item], "difference")
     others = [label for label in labels if label != name]
     apart = [item for item in _marked(results, apart, others) if item["t"] in rounds]
+    far = _far(apart)
+    apart = [item for item in apart if item["row"] not in far]
     panels = [_panel(scores, labels, "score", "test score, %")]
     said = ""
     if apart:
         panels.append(_panel(apart, labels, "difference", f"points above {name}"))
         said = f" Below: what is between a row and {name} in the repeats that both have."
+    if far:
+        said += f" Above alone, for its distance: {', '.join(far)}."
     if any(_beyond(part) for part in (scores, apart)):
         said += " Scales are those of later rounds; some of the first ones lie beyond."
     spec: Spec = {
@@ -117,6 +122,23 @@ def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
         layers.insert(0, zero)
     only = [{"filter": f"isValid(datum.{value})"}]
     return {"width": WIDTH, "height": HEIGHT - 60, "transform": only, "layer": layers}
+
+
+def _far(apart: Data) -> list[str]:
+    """The few rows that never come near the others later; with them in sight those are one line."""
+    early = max((item["t"] for item in apart), default=0) // 10
+    reach: dict[str, list[float]] = {}
+    for item in apart:
+        if item["t"] >= early:
+            reach.setdefault(item["row"], []).extend((item["least"], item["greatest"]))
+    nearest = {row: min(map(abs, values)) for row, values in reach.items()}
+    furthest = {row: max(map(abs, values)) for row, values in reach.items()}
+    rows = sorted(reach, key=lambda row: furthest[row])
+    for n in range(len(rows) // 2 + 1, len(rows)):
+        near, far = rows[:n], rows[n:]
+        if min(nearest[row] for row in far) > ASIDE * furthest[near[-1]]:
+            return [row for row in reach if row in far]
+    return []
 
 
 def _beyond(drawn: Data) -> bool:
