@@ -126,7 +126,7 @@ def test_a_row_far_below_does_not_flatten_the_others(tmp_path):
 
     write_tests(home, scores)
     figure = rows.tested_figure(read_results([home]))
-    assert "Above alone, for its distance: FAR." in figure.caption
+    assert "Only above, being far off: FAR." in figure.caption
     assert "FAR" in {row for row, _ in drawn(figure, "score")}
     assert "FAR" not in {row for row, _ in drawn(figure, "difference")}
     assert {row for row, _ in drawn(figure, "difference")} == {
@@ -136,8 +136,23 @@ def test_a_row_far_below_does_not_flatten_the_others(tmp_path):
     below["far"] = -0.035  # less than twice as far as L-SOFTMAX, 2 points below
     write_tests(home, scores)
     figure = rows.tested_figure(read_results([home]))
-    assert "Above alone" not in figure.caption
+    assert "far off" not in figure.caption
     assert "FAR" in {row for row, _ in drawn(figure, "difference")}
+
+
+@pytest.mark.parametrize("near", [0.001, 0.0])
+def test_a_row_that_crosses_the_baseline_is_not_far_off(tmp_path, near):
+    """Nor is any where all others are the baseline itself."""
+    names = ("n-softmax", "fedavg-even", "wild")
+    home = write_study(tmp_path / "study", ROWS | dict.fromkeys(names, METHODS["fedavg"]))
+
+    def scores(row, seed, t):
+        if row == "wild":
+            return 0.5 + (0.05 * (-1) ** t if near else 0.05)
+        return 0.5 + near * (row != "fedavg")
+
+    write_tests(home, scores)
+    assert "far off" not in rows.tested_figure(read_results([home])).caption
 
 
 def test_a_long_run_above_its_baseline_is_drawn_with_the_line_of_zero(tmp_path):

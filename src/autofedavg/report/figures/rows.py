@@ -77,7 +77,7 @@ def tested_figure(results: Results) -> Figure | None:
         panels.append(_panel(apart, labels, "difference", f"points above {name}"))
         said = f" Below: what is between a row and {name} in the repeats that both have."
     if far:
-        said += f" Above alone, for its distance: {', '.join(far)}."
+        said += f" Only above, being far off: {', '.join(far)}."
     if any(_beyond(part) for part in (scores, apart)):
         said += " Scales are those of later rounds; some of the first ones lie beyond."
     spec: Spec = {
@@ -131,12 +131,12 @@ def _far(apart: Data) -> list[str]:
     for item in apart:
         if item["t"] >= early:
             reach.setdefault(item["row"], []).extend((item["least"], item["greatest"]))
-    nearest = {row: min(map(abs, values)) for row, values in reach.items()}
-    furthest = {row: max(map(abs, values)) for row, values in reach.items()}
+    nearest = {row: max(min(all_of), -max(all_of), 0.0) for row, all_of in reach.items()}
+    furthest = {row: max(map(abs, all_of)) for row, all_of in reach.items()}
     rows = sorted(reach, key=lambda row: furthest[row])
     for n in range(len(rows) // 2 + 1, len(rows)):
-        near, far = rows[:n], rows[n:]
-        if min(nearest[row] for row in far) > ASIDE * furthest[near[-1]]:
+        others, far = furthest[rows[n - 1]], rows[n:]
+        if others > 0 and min(nearest[row] for row in far) > ASIDE * others:
             return [row for row in reach if row in far]
     return []
 
