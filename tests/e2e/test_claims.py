@@ -1,19 +1,17 @@
-"""What the documentation says of the published runs, beyond their tables, is what they say."""
+"""What the documentation says of the runs on CIFAR-10, beyond tables, is what they say."""
 
 import math
 import statistics
-from collections import Counter
 from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
-from scipy import stats
 
-from autofedavg.evaluation import SIGNIFICANT, case_means, compare, loss_ends
+from autofedavg.evaluation import loss_ends
 from autofedavg.experiment.ledger import Ledger
 from autofedavg.report.costs import traffic_table
-from autofedavg.report.differences import differences_table
 from autofedavg.report.tables import mean_over_layers
+from published import gains_of, half_interval, late_scores
 
 ROOT = Path(__file__).parents[2]
 
@@ -178,75 +176,6 @@ def test_chance_in_training_is_what_the_runs_say(rebuild) -> None:
         assert f"{-second:.1f} and {-third:.1f} below it with the others" in page
 
 
-def test_the_four_hospitals_are_what_the_runs_say(rebuild) -> None:
-    text, front = (
-        " ".join((ROOT / page).read_text().split())
-        for page in ("docs/reproduction.md", "README.md")
-    )
-    lgg = rebuild.results("study-lgg")
-    rows = [row for row in lgg.rows if row.name != "local-only"]
-    others = [row for row in rows if row.name != "fedavg"]
-    assert all(row.whole.keys() == {0, 1, 2} for row in lgg.rows)
-    ends = [f"{100 * summary.global_test_avg:.1f}" for summary in lgg.row("fedavg").summaries]
-    assert "FedAvg's three seeds have {}, {} and {}".format(*ends) in text
-    pairs = [compare(*(case_means([one], "dice") for one in pair)).p
-             for row in rows for pair in combinations(row.whole.values(), 2)]  # fmt: skip
-    found = sum(p < SIGNIFICANT for p in pairs)
-    assert f"gives p < 0.05 in {found} of {len(pairs)} pairs" in text
-    above = [row.name for row in others if min(gains_of(lgg, row.name)) > 0]
-    assert above == ["l-softmax"]  # "alone is above with all three seeds"
-    gains = gains_of(lgg, "l-softmax")
-    assert "({:.1f}, {:.1f} and {:.1f} points)".format(*gains) in text
-    half = f"± {half_interval(gains):.1f}"
-    assert f"over seeds the 95 % interval is {half}" in text
-    assert f"{statistics.fmean(gains):.1f} {half} points above" in front
-    low, high = (statistics.fmean(gains) + sign * half_interval(gains) for sign in (-1, 1))
-    assert f"(the interval is {low:.1f} to {high:.1f}, and" in text
-    under = [row.name for row in others if max(gains_of(lgg, row.name)) < 0]
-    assert under == ["fedavg-even", "n-softmax"]  # "are below with all three"
-    same = {(row.name, seed): compare(*(case_means([row.whole[seed]], "dice")
-                                        for row in (row, lgg.row("fedavg"))))
-            for row in others for seed in range(3)}  # fmt: skip
-    small = {key: test.p for key, test in same.items() if test.p < SIGNIFICANT}
-    assert [row for row, _ in small] == ["fedprox", "fedprox"]
-    assert f"Of the {len(same)} comparisons of a row with FedAvg with the same seed two" in text
-    table = differences_table(lgg).rows
-    tests = [cell.test.p for _, cells in table for cell in cells[: len(lgg.sites)]]
-    assert not any(p < SIGNIFICANT for p in tests)
-    assert f"Of the {len(tests)} tests at single sites none is below five percent" in text
-    most = max(abs(cells[len(lgg.sites)].value) for _, cells in table)
-    assert f"the largest difference from it over all sites is {most:.2f}" in text
-    own = lgg.row("local-only").summaries
-    assert all(
-        mine.by_site[site] > alone.matrix[site][site]
-        for row in rows
-        for mine, alone in zip(row.summaries, own, strict=True)
-        for site in lgg.sites
-    )
-
-
-def test_the_weights_of_the_four_hospitals(rebuild) -> None:
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
-    sites = list(rebuild.results("study-lgg").sites)
-    left, chosen, top = Counter(), Counter(), Counter()
-    for fold in range(5):
-        for seed in range(3):
-            home = ROOT / "results" / "study-lgg"
-            rounds, other = (Ledger(home / row / f"fold-{fold}" / f"seed-{seed}").rounds()
-                             for row in ("n-dirichlet", "n-softmax"))  # fmt: skip
-            last, best = rounds[-1], max(rounds, key=lambda line: line["validation"]["mean"])
-            left.update(k for k, a in zip(sites, last["alpha"], strict=True) if a < 0.002)
-            chosen.update(k for k, a in zip(sites, best["alpha"], strict=True) if a < 0.002)
-            if all(max(zip(line["alpha"], sites, strict=True))[1] == "FG"
-                   for line in (last, other[-1])):  # fmt: skip
-                top[fold] += 1
-    assert (left["CS"], left["FG"], chosen["CS"], chosen["FG"]) == (9, 6, 3, 1)
-    said = "in nine of its fifteen runs, and FG in six; in the models that were tested, chosen by"
-    assert said in text
-    assert "validation, in three and in one." in text
-    assert list(top.values()) == [2]  # "in one of them ... with two of three seeds"
-
-
 def test_weights_drawn_at_random_and_matched_layers(rebuild) -> None:
     text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
     home = ROOT / "results" / "table1-cifar10"
@@ -307,26 +236,3 @@ def test_the_study_with_images_set_aside() -> None:
     assert (len(lower[2:]), sum(gain < 0 for gain in lower[2:])) == (7, 2)
     assert max(map(abs, lower[2:])) == lower[-1]
     assert f"two raise it, and the largest change is -{lower[-1]:.3f}, in the last call" in text
-
-
-def late_scores(run: Path, since: int = 20) -> float:
-    """Mean test score of the rounds from one on, in percent."""
-    return statistics.fmean(
-        100 * line["test"]["mean"] for line in Ledger(run).rounds() if line["t"] >= since
-    )
-
-
-def half_interval(values) -> float:
-    """Half of the 95 % interval of a mean, by Student's t."""
-    t = float(stats.t.ppf(0.975, len(values) - 1))
-    return t * statistics.stdev(values) / len(values) ** 0.5
-
-
-def gains_of(study, name) -> list[float]:
-    """Points above FedAvg, seed by seed."""
-    return [
-        100 * (mine.global_test_avg - other.global_test_avg)
-        for mine, other in zip(
-            study.row(name).summaries, study.row("fedavg").summaries, strict=True
-        )
-    ]

@@ -1,0 +1,31 @@
+"""What tests of the documentation's claims work out of published runs."""
+
+import statistics
+from pathlib import Path
+
+from scipy import stats
+
+from autofedavg.experiment.ledger import Ledger
+
+
+def late_scores(run: Path, since: int = 20) -> float:
+    """Mean test score of the rounds from one on, in percent."""
+    return statistics.fmean(
+        100 * line["test"]["mean"] for line in Ledger(run).rounds() if line["t"] >= since
+    )
+
+
+def half_interval(values) -> float:
+    """Half of the 95 % interval of a mean, by Student's t."""
+    t = float(stats.t.ppf(0.975, len(values) - 1))
+    return t * statistics.stdev(values) / len(values) ** 0.5
+
+
+def gains_of(study, name) -> list[float]:
+    """Points above FedAvg, seed by seed."""
+    return [
+        100 * (mine.global_test_avg - other.global_test_avg)
+        for mine, other in zip(
+            study.row(name).summaries, study.row("fedavg").summaries, strict=True
+        )
+    ]
