@@ -56,6 +56,7 @@ def test_nothing_is_resampled_where_the_spacing_is_unknown() -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_a_short_run_improves_over_its_first_round(scans, tmp_path) -> None:
     """Few rounds, small crops and a narrow network, through the command."""
     small = {

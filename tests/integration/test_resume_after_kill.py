@@ -33,7 +33,7 @@ def outcome(folder: Path) -> dict:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_change_nothing(kills: int, tiny: Path, tmp_path: Path, command, start) -> None:
     only = ["--only", "n-dirichlet"]
     whole = tmp_path / "whole"
