@@ -204,6 +204,7 @@ def test_other_numbers_of_sites(tmp_path, say, sites) -> None:
         assert len(shown["table-differences"]) == 1 + sites + 1
 
 
+@pytest.mark.slow
 def test_five_hundred_runs(tmp_path, say, monkeypatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # made-up folders need not survive a crash
     dirichlet = METHODS["n-dirichlet"]
