@@ -7,6 +7,13 @@ from scipy import stats
 
 from autofedavg.experiment.ledger import Ledger
 
+ROOT = Path(__file__).parents[1]
+
+
+def words(page: str) -> str:
+    """A page's text, wherever its lines end."""
+    return " ".join((ROOT / page).read_text().split())
+
 
 def late_scores(run: Path, since: int = 20) -> float:
     """Mean test score of the rounds from one on, in percent."""

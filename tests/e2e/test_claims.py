@@ -12,7 +12,7 @@ from autofedavg.experiment.ledger import Ledger
 from autofedavg.report.costs import traffic_table
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import mean_over_layers
-from published import half_interval, late_scores
+from published import half_interval, late_scores, words
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_call_that_can_be_looked_at_alone() -> None:
     """The same models until and in round 10, averaged with even and with learned weights."""
     home = ROOT / "results" / "table1-cifar10"
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
     scores, parts, above, early, late, most = [], [], [], [], [], 0.0
     for seed in range(3):
         even, learned, size = (
@@ -55,7 +55,7 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
 
 
 def test_the_first_rounds_are_what_the_runs_say() -> None:
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
     size, even, learned = (
         [
             Ledger(ROOT / "results" / "study-few-rounds" / row / f"seed-{s}").rounds()
@@ -112,7 +112,7 @@ def test_the_same_rounds_have_the_same_bits() -> None:
 
 def test_the_calls_of_the_other_variants() -> None:
     home = ROOT / "results" / "table1-cifar10"
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
     even = Ledger(home / "fedavg-even" / "seed-0").rounds()
     above, said, begins = {}, {}, []
     for name in ("n-softmax", "l-dirichlet", "l-softmax"):
@@ -142,7 +142,7 @@ def test_the_calls_of_the_other_variants() -> None:
 
 
 def test_which_weights_the_variants_agree_on() -> None:
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
 
     def ends(*runs: str) -> list[list[float]]:
         last = (Ledger(ROOT / "results" / "table1-cifar10" / run).rounds()[-1] for run in runs)
@@ -161,10 +161,7 @@ def test_which_weights_the_variants_agree_on() -> None:
 
 
 def test_chance_in_training_is_what_the_runs_say() -> None:
-    text, front = (
-        " ".join((ROOT / page).read_text().split())
-        for page in ("docs/reproduction.md", "README.md")
-    )
+    text, front = words("docs/reproduction.md"), words("README.md")
     home = ROOT / "results" / "table1-cifar10"
     learned, size = (
         [late_scores(home / row / f"seed-{seed}", 99) for seed in range(3)]
@@ -179,7 +176,7 @@ def test_chance_in_training_is_what_the_runs_say() -> None:
 
 
 def test_weights_drawn_at_random_and_matched_layers() -> None:
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
     home = ROOT / "results" / "table1-cifar10"
     names = ("fedavg", "fedavg-random", "n-dirichlet", "n-softmax", "l-dirichlet", "l-softmax")
     size, drawn, *learned = (late_scores(home / row / "seed-0") for row in names)
@@ -206,7 +203,7 @@ def test_weights_drawn_at_random_and_matched_layers() -> None:
 
 
 def test_the_study_with_images_set_aside() -> None:
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
     home = ROOT / "results" / "table1-holdout"
     runs = [home / row / "seed-0" for row in ("n-dirichlet", "fedavg")]
     mine, other = (late_scores(run) for run in runs)

@@ -8,16 +8,13 @@ from pathlib import Path
 from autofedavg.evaluation import SIGNIFICANT, case_means, compare
 from autofedavg.experiment.ledger import Ledger
 from autofedavg.report.differences import differences_table
-from published import gains_of, half_interval
+from published import gains_of, half_interval, words
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_four_hospitals_are_what_the_runs_say(rebuild) -> None:
-    text, front = (
-        " ".join((ROOT / page).read_text().split())
-        for page in ("docs/reproduction.md", "README.md")
-    )
+    text, front = words("docs/reproduction.md"), words("README.md")
     lgg = rebuild.results("study-lgg")
     rows = [row for row in lgg.rows if row.name != "local-only"]
     others = [row for row in rows if row.name != "fedavg"]
@@ -65,7 +62,7 @@ def test_the_four_hospitals_are_what_the_runs_say(rebuild) -> None:
 
 
 def test_the_weights_of_the_four_hospitals(rebuild) -> None:
-    text = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    text = words("docs/reproduction.md")
     sites = list(rebuild.results("study-lgg").sites)
     left, chosen, top = Counter(), Counter(), Counter()
     for fold in range(5):

@@ -6,7 +6,6 @@ vl-convert carries Vega and Vega-Lite with it: nothing is fetched.
 from __future__ import annotations
 
 import json
-import re
 from functools import lru_cache
 from types import ModuleType
 
@@ -23,19 +22,7 @@ def svg(spec: Spec) -> str:
 
 @lru_cache(maxsize=256)  # a live view draws again only what changed
 def _svg(spec: str) -> str:
-    return _numbered(str(_library().vegalite_to_svg(spec, vl_version=VERSION)))
-
-
-def _numbered(picture: str) -> str:
-    """The picture with its clips and gradients counted from one.
-
-    Vega counts on from picture to picture, so a figure would change with what is drawn before it.
-    """
-    names = dict.fromkeys(re.findall(r'\bid="((?:gradient|clip)\w*)"', picture))
-    new = {name: f"{re.sub(r'[_0-9]+$', '', name)}{n}" for n, name in enumerate(names, 1)}
-    return re.sub(
-        r'(\bid="|url\(#)(\w+)', lambda found: found[1] + new.get(found[2], found[2]), picture
-    )
+    return str(_library().vegalite_to_svg(spec, vl_version=VERSION))
 
 
 def pdf(svg_text: str) -> bytes:

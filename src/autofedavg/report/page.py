@@ -52,8 +52,14 @@ def drawn(figure: Figure) -> Drawn:
 
 
 def _own_ids(svg: str, name: str) -> str:
-    """The picture with its gradients and clips named after it: a page holds many pictures."""
-    return re.sub(r'(\bid="|url\(#)((?:gradient|clip)\w*)', rf"\1{name}-\2", svg)
+    """The picture with its gradients and clips named after it, and counted from one.
+
+    A page holds many pictures, and Vega counts on from one to the next: a figure would change with
+    what is drawn before it.
+    """
+    found = dict.fromkeys(re.findall(r'\bid="((?:gradient|clip)\w*)"', svg))
+    own = {old: f"{name}-{old.rstrip('_0123456789')}{n}" for n, old in enumerate(found, 1)}
+    return re.sub(r'(\bid="|url\(#)(\w+)', lambda at: at[1] + own.get(at[2], at[2]), svg)
 
 
 def page(

@@ -126,7 +126,7 @@ def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
 
 def _far(apart: Data) -> list[str]:
     """The few rows that never come near the others later; with them in sight those are one line."""
-    early = max((item["t"] for item in apart), default=0) // 10
+    early = _early(apart)
     reach: dict[str, list[float]] = {}
     for item in apart:
         if item["t"] >= early:
@@ -150,9 +150,14 @@ def _beyond(drawn: Data) -> bool:
     return bool(low < least or high > most)
 
 
+def _early(drawn: Data) -> int:
+    """The rounds before this one are the first tenth."""
+    return int(max((item["t"] for item in drawn), default=0)) // 10
+
+
 def _late(drawn: Data) -> tuple[float, float]:
     """The least and the greatest after a tenth of the rounds, and where every row stands last."""
-    early = max(item["t"] for item in drawn) // 10
+    early = _early(drawn)
     last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
     kept = [item for item in drawn if item["t"] >= early or item is last[item["row"]]]
     return min(item["least"] for item in kept), max(item["greatest"] for item in kept)
