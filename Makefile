@@ -4,14 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NOW    := $(shell date +%Y%m%d-%H%M%S)
-CORE   := src/autofedavg/algorithm.py,src/autofedavg/answers.py,src/autofedavg/averaging.py,src/autofedavg/beta_optimiser.py,src/autofedavg/calls.py,src/autofedavg/client.py,src/autofedavg/constraints.py,src/autofedavg/errors.py,src/autofedavg/evaluation.py,src/autofedavg/exchange.py,src/autofedavg/federation.py,src/autofedavg/layouts.py,src/autofedavg/mixture.py,src/autofedavg/notes.py,src/autofedavg/plan.py,src/autofedavg/problem.py,src/autofedavg/seeds.py,src/autofedavg/sending.py,src/autofedavg/sharing.py,src/autofedavg/shelves.py,src/autofedavg/traffic.py,src/autofedavg/workbench.py
+CORE   := src/autofedavg/algorithm.py,src/autofedavg/answers.py,src/autofedavg/averaging.py,src/autofedavg/beta_optimiser.py,src/autofedavg/calls.py,src/autofedavg/client.py,src/autofedavg/constraints.py,src/autofedavg/errors.py,src/autofedavg/evaluation.py,src/autofedavg/exchange.py,src/autofedavg/federation.py,src/autofedavg/layouts.py,src/autofedavg/mixture.py,src/autofedavg/notes.py,src/autofedavg/plan.py,src/autofedavg/problem.py,src/autofedavg/seeds.py,src/autofedavg/sending.py,src/autofedavg/sharing.py,src/autofedavg/shelves.py,src/autofedavg/traffic.py,src/autofedavg/vocabulary.py,src/autofedavg/workbench.py
 # Three files of tests at once on two cores: many wait for a process.
 BESIDE := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup demo test test-all check lint types contracts tests bench clean
+.PHONY: help setup demo test test-all check lint types contracts tests unit bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -51,6 +51,9 @@ tests: $(READY)
 	$(BIN)/pytest -m "not slow" $(BESIDE) --durations=20 --durations-min=5 --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
+
+unit: $(READY)  ## the quick tests: every equation, every unit
+	$(BIN)/pytest -m "not slow" $(BESIDE) tests/paper tests/unit
 
 test-all: lint types contracts  ## also the long checks
 	$(BIN)/pytest $(BESIDE)

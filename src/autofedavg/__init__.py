@@ -22,7 +22,7 @@ _WHERE = {
     "LoaderSite": "loaders",
     "LocalOnly": "methods.local_only",
     "Machine": "machines",
-    "Problem": "client",
+    "Problem": "problem",
     "Softmax": "constraints",
     "Training": "workbench",
     "federate": "api",

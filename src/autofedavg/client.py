@@ -26,6 +26,7 @@ from autofedavg.problem import CaseScore, LocalData
 from autofedavg.seeds import Purpose, Seeds, global_seed
 from autofedavg.shelves import Shelf, assembled, received
 from autofedavg.traffic import opened, packed
+from autofedavg.vocabulary import refuse_unknown
 from autofedavg.workbench import Batch, Training, Workbench
 
 
@@ -71,8 +72,7 @@ class Client:
             "validate_local": self.validate_local,
             "class_counts": self.class_counts,
         }
-        if verb not in verbs:
-            raise TrainingError(f"unknown request {verb!r}", where=f"client {self.site}")
+        refuse_unknown(self.site, verb, note.facts)
         return verbs[verb](note)
 
     def local_train(self, note: Note) -> Note:

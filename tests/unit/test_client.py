@@ -53,6 +53,22 @@ VERBS = ["local_train", "share_models", "update_beta", "differentiate", "evaluat
 VERBS += ["validate_local", "class_counts"]
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_value_that_a_client_does_not_know_is_refused(problem, verb):
+    client = make_client(problem, "A")
+    note = requests(problem)[verb]
+    spoilt = Note(note.arrays, {**note.facts, "muu": 0.1})
+    with pytest.raises(AutoFedAvgError, match=rf"^client A: unknown value 'muu' for {verb}; "):
+        client.answer(verb, spoilt)
+
+
+def test_what_a_method_misspells_ends_the_call_with_a_hint(problem):
+    w0, _ = problem.initial(Seeds(7))
+    federation = Federation(DirectFleet(problem))
+    with pytest.raises(AutoFedAvgError, match="unknown value 'weight_deacy' for local_train"):
+        federation.local_train(1, w0, T=2, weight_deacy=0.1)
+
+
 def same(one, other):
     return one.facts == other.facts and all(
         torch.equal(one.arrays[key], other.arrays[key]) for key in one.arrays | other.arrays

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from autofedavg import vocabulary
 from autofedavg.averaging import Bank, Model
 from autofedavg.client import Client
 from autofedavg.engines import stacked
@@ -166,6 +167,31 @@ def test_those_who_are_asked_otherwise_train_apart(crew) -> None:
     answers = crew.answer("local_train", notes)
     assert answers["c"].facts == {"missing": True}
     assert [(who, how[3]) for who, how in crew._made.calls] == [([0], 0.0), ([1], 0.1)]
+
+
+def test_a_request_that_says_more_than_the_stack_knows_goes_to_the_clients(
+    crew, caplog, monkeypatch
+) -> None:
+    known = vocabulary.KNOWN["local_train"] | {"rule"}
+    monkeypatch.setitem(vocabulary.KNOWN, "local_train", known)
+    alone = clients_of()
+    notes = asked(alone, rule="scaffold")
+    with caplog.at_level("INFO", logger="autofedavg"):
+        for _ in range(2):
+            answers = crew.answer("local_train", notes)
+    assert not crew._made.calls
+    assert caplog.text.count("clients train one after another") == 1
+    for name, note in Crew(alone).answer("local_train", notes).items():
+        assert torch.equal(answers[name].arrays["values"], note.arrays["values"])
+
+
+@pytest.mark.parametrize("verb", ["local_train", "update_beta"])
+def test_what_no_client_knows_is_refused_by_each(crew, verb) -> None:
+    notes = asked(crew._clients) if verb == "local_train" else ready_to_weigh(crew._clients)
+    notes = {name: Note(n.arrays, {**n.facts, "unheard": 1}) for name, n in notes.items()}
+    answers = crew.answer(verb, notes)
+    assert not crew._made.calls
+    assert all("unknown value 'unheard'" in note.facts["error"] for note in answers.values())
 
 
 def test_a_loss_that_is_not_finite_is_that_clients_error(crew) -> None:

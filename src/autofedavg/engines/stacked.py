@@ -34,6 +34,15 @@ log = logging.getLogger(__name__)
 AMPERE = (8, 0)  # the first generation with bf16 in hardware
 MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
 
+# The values of a request that the stack acts on. One with others goes to the clients themselves:
+# what the stack does not know it would leave out.
+TOGETHER: Mapping[str, set[str]] = {
+    "local_train": {
+        "t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "form", "sent", "up"
+    },
+    "update_beta": {"t", "s", "digest", "gamma", "layers", "rate", "smoothing", "mode", "data"},
+}  # fmt: skip
+
 
 def crew_of(clients: Mapping[str, Client]) -> Crew:
     """A crew whose clients work together where network, data and training allow it."""
@@ -100,11 +109,16 @@ class StackedCrew(Crew):
         self._shown: Pictures | None = None
         self._ahead: dict[tuple[str, int, Training], Steps] = {}
         self._drawn: dict[tuple[str, int, int, str], Draw] = {}
+        self._said = False  # that a request could not be stacked
 
     def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
-        if verb == "update_beta" and self._alike(notes):
+        known = all(note.facts.keys() <= TOGETHER.get(verb, set()) for note in notes.values())
+        if verb == "update_beta" and known and self._alike(notes):
             return self._weigh(notes)
-        if verb != "local_train":
+        if verb != "local_train" or not known:
+            if verb == "local_train" and not self._said:
+                log.info("clients train one after another: a request asks for more than the stack")
+                self._said = True
             return super().answer(verb, notes)
         answers: dict[str, Note] = {}
         alike: dict[tuple[float, float, Training, Form | None], dict[str, LocalTraining]] = {}
@@ -172,8 +186,7 @@ class StackedCrew(Crew):
         how, beta = some.facts, some.arrays["beta"]
         shelves = (self._clients[name].shelf for name in notes)
         return (
-            "steps" not in how
-            and how["mode"] == "eval"
+            how["mode"] == "eval"
             and all(
                 note is some or (note.facts == how and torch.equal(beta, note.arrays["beta"]))
                 for note in others

@@ -67,7 +67,8 @@ class SiteDesk:
                 if verb == "hello":
                     return Note({}, dict(self._said))
                 self._refuse_other_data(note)
-                answer = self._without_names(note, client.answer(verb, note))
+                asked = {key: value for key, value in note.facts.items() if key != DATA}
+                answer = self._without_names(note, client.answer(verb, Note(note.arrays, asked)))
                 facts_text(answer.facts)  # what cannot be sent is told here, not by the engine
                 return answer
             except (Refused, TrainingError) as error:
