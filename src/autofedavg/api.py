@@ -16,7 +16,7 @@ from torch import nn
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.evaluation import Summary, summarise
 from autofedavg.exchange import Exchange
-from autofedavg.experiment.desk import KINDS, Seen, Select
+from autofedavg.experiment.desk import KINDS, Seen, Select, TestLocal
 from autofedavg.experiment.ledger import LOADERS, read_json, read_toml
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import to_toml
@@ -60,6 +60,7 @@ def federate(
     training: Training | None = None,
     seed: int = 0,
     select: Select = "best",
+    test_local: TestLocal = "auto",
     quorum: int = 0,
     exchange: Exchange | None = None,
     out: Path | str | None = None,
@@ -79,6 +80,8 @@ def federate(
         seed: of the run.
         select: which models are tested: "best" on the validation loaders, or those after the "last"
             round; then a site needs no validation loader.
+        test_local: where each site's own model is tested after the last round: "full", at all K
+            sites, K x K tests; "own", at its own site; "none"; "auto" is full up to 32 sites.
         quorum: clients that must answer a call; 0 for all.
         exchange: time limits, retries, bad answers, and how models travel.
         out: a run folder to write; goes on with it if it is there. None keeps nothing.
@@ -108,7 +111,8 @@ def federate(
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
         described = _described(folder.path.name, chosen, rounds, select, how, sorted(sites))
-        described |= {"quorum": quorum, "exchange": carried.model_dump()}
+        described |= {"test_local": test_local, "quorum": quorum}
+        described |= {"exchange": carried.model_dump()}
         config = to_toml(described)
         known = (folder.path / "config.toml").exists()
         if known and _begun(folder.path) != tomllib.loads(config):
@@ -132,7 +136,18 @@ def federate(
                 about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                run(chosen, rounds, federation, w0, layout, METRIC, folder, watch, select)
+                run(
+                    chosen,
+                    rounds,
+                    federation,
+                    w0,
+                    layout,
+                    METRIC,
+                    folder,
+                    watch,
+                    select,
+                    test_local=test_local,
+                )
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
         trained = None
@@ -146,8 +161,9 @@ def federate(
 
 
 def _begun(path: Path) -> dict[str, Any]:
-    """The settings of a run that is there; versions before had no others for these two."""
-    return {"quorum": 0, "exchange": Exchange().model_dump(), **read_toml(path / "config.toml")}
+    """The settings of a run that is there; versions before had no others for these three."""
+    since = {"test_local": "auto", "quorum": 0, "exchange": Exchange().model_dump()}
+    return {**since, **read_toml(path / "config.toml")}
 
 
 def _described(

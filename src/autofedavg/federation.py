@@ -222,9 +222,16 @@ class Federation:
         return {name: found for name, (found, _) in answers.items()}
 
     def evaluate(
-        self, w: Model | Bank, split: str, metric: str | None = None, *, record: bool = False
+        self,
+        w: Model | Bank | Mapping[str, Model],
+        split: str,
+        metric: str | None = None,
+        *,
+        record: bool = False,
     ) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
+
+        Given a model for each of some clients, every one of them scores its own.
 
         Every client must answer for the test split, whatever the quorum: a table has no holes.
 
@@ -245,9 +252,11 @@ class Federation:
                 call="evaluate",
                 remedy="use the validation split to choose a model",
             )
-        facts = {"split": split, **facts_of(w)}
+        facts = {"split": split} if isinstance(w, Mapping) else {"split": split, **facts_of(w)}
         if isinstance(w, Model):
             asked = {name: self._sending.note(name, w, facts) for name in self.names}
+        elif isinstance(w, Mapping):
+            asked = {k: Note(arrays_of(own), {**facts, **facts_of(own)}) for k, own in w.items()}
         else:
             asked = dict.fromkeys(self.names, Note(bag_of(w), {**facts, "sites": list(w.sites)}))
 
@@ -256,11 +265,9 @@ class Federation:
             return scores_of(answer, site if self._counted else Site(name, {}), split, metric)
 
         def mend(_: str, answer: Note) -> Note | None:
-            if isinstance(w, Bank) or not lacks(answer):
-                return None
-            return self._sending.whole(w, facts)
+            return self._sending.whole(w, facts) if isinstance(w, Model) and lacks(answer) else None
 
-        needed = self.K if split == "test" and not record else None
+        needed = len(asked) if split == "test" and not record else None
         answers = self._calls.ask(Ask("evaluate", asked, read, needed=needed, mend=mend))
         if isinstance(w, Model):
             self._sending.arrived(answers, w)

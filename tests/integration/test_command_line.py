@@ -239,6 +239,14 @@ def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> Non
     traffic = rows[2]["traffic"]
     assert traffic["total"] == 7 * (2 * traffic["fedavg_a_round"] + traffic["validation_a_round"])
     assert rows[0]["traffic"]["validation_a_round"] == 0
+    K = rows[2]["sites"]
+    told = {"a_round": 2 * K, "at_the_end": 2 * K + K * K, "own_models": K * K}
+    assert rows[2]["evaluations"] == {**told, "test_local": "full"}
+    code, out, _ = say("check", tiny, "--set", 'test_local="own"', "--set", "test_every=1")
+    assert (
+        f"evaluations: at most {3 * K} a round, {3 * K} after the last: {K} of sites' own models "
+        "(test_local = own)"
+    ) in out
 
 
 def test_list_names_what_is_registered(say) -> None:

@@ -15,6 +15,8 @@ from autofedavg.notes import Site
 
 Select = Literal["best", "last"]
 KINDS = {"best": "best", "last": "final"}  # how the checkpoints of the tested models are called
+TestLocal = Literal["auto", "full", "own", "none"]
+MOST_FULL = 32  # sites up to which "auto" fills the K x K matrix
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,23 @@ class Desk:
     folder: RunFolder
     select: Select
     test_every: int
+    test_local: TestLocal
 
     @property
     def validates(self) -> bool:
         return have_validation(self.federation.sites)
+
+
+def where_tested(asked: TestLocal, K: int) -> Literal["full", "own", "none"]:
+    """At which sites each site's own model is tested: at all of them, at its own, at none."""
+    if asked != "auto":
+        return asked
+    return "full" if K <= MOST_FULL else "own"
+
+
+def local_tests(asked: TestLocal, K: int) -> int:
+    """How many times a site's own model is scored on a site's test cases, after training."""
+    return {"full": K * K, "own": K, "none": 0}[where_tested(asked, K)]
 
 
 def have_validation(sites: Sequence[Site]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from autofedavg.averaging import Layout
 from autofedavg.experiment.config import Study
+from autofedavg.experiment.desk import local_tests, where_tested
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.words import size
 from autofedavg.task import Progress
@@ -52,6 +53,12 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"{size(traffic['validation_a_round'])} a round to validate; "
             f"models as {traffic['down']} down, {traffic['up']} up"
         )
+        scored = row["evaluations"]
+        lines.append(
+            f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
+            f"last: {scored['own_models']} of sites' own models "
+            f"(test_local = {scored['test_local']})"
+        )
         lines.append(
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data"
@@ -80,11 +87,27 @@ def _row(run: RunConfig) -> dict[str, Any]:
             for path, value, origin, text in run.origins()
         ],
         "traffic": _traffic(run, layout, sites, layers),
+        "evaluations": _evaluations(run, sites),
         "memory": {
             "bank": run.method.models_held(sites) * layout.nbytes,
             "per_worker": (2 + states) * layout.nbytes,
             "data": run.task.memory(),
         },
+    }
+
+
+def _evaluations(run: RunConfig, sites: int) -> dict[str, Any]:
+    """How many times a model is scored on a site's cases: what a run does besides training."""
+    shown = sites if run.method.has_global_model else 0
+    validated = (sites + shown) if run.task.has("validation") else 0
+    tested = shown / run.general.test_every if run.general.test_every else 0
+    own = local_tests(run.general.test_local, sites)
+    last = shown if run.general.select == "best" else 0  # beside the best global model
+    return {
+        "a_round": round(validated + tested),
+        "at_the_end": shown + own + last,
+        "own_models": own,
+        "test_local": where_tested(run.general.test_local, sites),
     }
 
 

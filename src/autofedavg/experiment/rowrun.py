@@ -71,6 +71,7 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
             watch,
             config.general.select,
             config.general.test_every,
+            config.general.test_local,
         )
         log.info("finished")
 

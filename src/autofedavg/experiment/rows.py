@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from autofedavg.errors import ConfigError
 from autofedavg.exchange import Exchange
+from autofedavg.experiment.desk import MOST_FULL, TestLocal
 from autofedavg.experiment.validation import Values
 from autofedavg.method import Method
 from autofedavg.settings import Settings, origins, setting
@@ -39,6 +40,12 @@ class Rounds(Settings):
         help="rounds between scores of the global model on the test cases, which decide nothing; "
         "0 for none",
         ge=0,
+    )
+    test_local: TestLocal = setting(
+        "auto",
+        origin=f"paper Sec. 4.2 (full); ours above {MOST_FULL} sites: decision 49",
+        help="where each site's own model is tested: full, at all K sites, K x K tests; own, at "
+        f"its own site; none; auto is full up to {MOST_FULL} sites and own above",
     )
 
 

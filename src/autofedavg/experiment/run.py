@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,9 +23,12 @@ from autofedavg.experiment.desk import (
     Paused,
     Seen,
     Select,
+    TestLocal,
     Watcher,
     have_validation,
+    local_tests,
     predicts,
+    where_tested,
 )
 from autofedavg.experiment.models import (
     load_model,
@@ -92,6 +95,7 @@ def run(
     watch: Watcher | None = None,
     select: Select = "best",
     test_every: int = 0,
+    test_local: TestLocal = "auto",
 ) -> None:
     """Runs, or goes on with, one row; the folder says in the end how it went.
 
@@ -106,11 +110,12 @@ def run(
         watch: told of every round.
         select: which models are tested: the best on validation cases, or the last.
         test_every: rounds between scores on the test cases, for the record only; 0 for none.
+        test_local: at which sites each site's own model is tested.
 
     Raises:
         AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
     """
-    desk = Desk(T, federation, layout, metric, folder, select, test_every)
+    desk = Desk(T, federation, layout, metric, folder, select, test_every, test_local)
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
@@ -214,26 +219,33 @@ def _keep_last(desk: Desk, state: Round) -> None:
 
 def _test(desk: Desk, best: Best, watch: Watcher | None) -> None:
     """Scores the selected models, and the last global one, on every site's test cases."""
-    folder, layout = desk.folder, desk.layout
-    kind = KINDS[desk.select]
-    names = {"global": f"{kind}-global"}
-    names |= {f"local-{site}": local_name(kind, site) for site in desk.federation.names}
+    folder, layout, sites = desk.folder, desk.layout, desk.federation.names
+    kind, where = KINDS[desk.select], where_tested(desk.test_local, len(sites))
+    own = {site: local_name(kind, site) for site in sites if folder.has(local_name(kind, site))}
+    own = {} if where == "none" else own
+    names = {"global": f"{kind}-global"} if folder.has(f"{kind}-global") else {}
+    names |= {f"local-{site}": name for site, name in own.items()} if where == "full" else {}
     rows: list[ScoreRow] = []
-    done = 0
+    done, tests = 0, len(names) + (where == "own")
+    if where != "full":
+        tried = local_tests(desk.test_local, len(sites))
+        log.info("sites' own models: %d tests (%s) instead of %d", tried, where, len(sites) ** 2)
 
-    def score(name: str, w: Model | Bank) -> None:
+    def score(name: str, w: Model | Bank | Mapping[str, Model]) -> None:
         nonlocal done
         log.info("testing %s", name)
         if watch:
-            seen = (done, len(names))
-            watch(Seen(desk.T, desk.T, None, None, desk.federation.names, seen))
+            watch(Seen(desk.T, desk.T, None, None, sites, (done, tests)))
         done += 1
-        found = desk.federation.evaluate(w, "test", desk.metric).rows
-        rows.extend(ScoreRow(name, row.site, "test", *row[1:]) for row in found)
+        for row in desk.federation.evaluate(w, "test", desk.metric).rows:
+            model = f"local-{row.site}" if isinstance(w, Mapping) else name
+            rows.append(ScoreRow(model, row.site, "test", *row[1:]))
 
     for name, checkpoint in names.items():
-        if folder.has(checkpoint):
-            score(name, load_model(folder, checkpoint, layout))
+        score(name, load_model(folder, checkpoint, layout))
+    if where == "own" and own:
+        loaded = ((site, load_model(folder, name, layout)) for site, name in own.items())
+        score("local", {site: w for site, w in loaded if isinstance(w, Model)})
     last = folder.load_round()
     if desk.select == "best" and last is not None and best.t < desk.T:
         state = load_state(last, desk.federation.names)

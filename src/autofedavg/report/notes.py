@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autofedavg.experiment.desk import where_tested
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.values import MANY
 
@@ -42,6 +43,7 @@ def notes_of(results: Results) -> list[str]:
     if last:
         rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
         notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
+    notes += _own_models(results)
     notes += [
         f"{named(row, repeat)}: gone on with on another machine or version."
         for row in results.rows
@@ -66,6 +68,24 @@ def notes_of(results: Results) -> list[str]:
         f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
         for row in results.rows
         for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole))
+    ]
+
+
+def _own_models(results: Results) -> list[str]:
+    """Where sites' own models were not tested at every site, so that columns are empty."""
+    said = {
+        "own": "were tested at their own site alone, so there is no local gen",
+        "none": "were not tested, so there is neither local avg nor local gen",
+    }
+    found: dict[str, list[str]] = {}
+    for row in results.rows:
+        asked = row.repeats[0].config.get("test_local", "auto")
+        found.setdefault(where_tested(asked, len(results.sites)), []).append(row.label)
+    several = len(found) > 1
+    return [
+        f"Sites' own models{' of ' + ', '.join(rows) if several else ''} {said[where]}."
+        for where, rows in found.items()
+        if where in said
     ]
 
 

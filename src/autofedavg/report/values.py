@@ -36,6 +36,7 @@ def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     task = {key: value for key, value in config["task"].items() if key not in LOCAL}
     return {
         "exchange": Exchange().model_dump(),
+        "test_local": "auto",
         **config,
         "method": {**NEW_IN_METHODS.get(config["method"]["name"], {}), **config["method"]},
         "task": {**NEW_IN_TASKS, **task},
