@@ -43,8 +43,7 @@ def test_an_archive_gives_the_same_tables_without_the_weights(runs, tmp_path, co
     assert tables(tmp_path / "tiny") == tables(runs)
     kept = tmp_path / "tiny" / "fedavg" / "seed-0"
     assert {path.name for path in kept.iterdir()} == {
-        "config.toml", "environment.json", "log.txt", "rounds.jsonl", "scores.csv.gz",
-        "status.json",
+        "config.toml", "environment.json", "rounds.jsonl", "scores.csv.gz", "status.json",
     }  # fmt: skip
 
 

@@ -336,7 +336,7 @@ def test_what_became_of_the_data_is_told(pictures) -> None:
     made = example_cases(results)
     assert [c.case for c in made.cases] == [c.case for c in whole.cases[1:]]
     assert [c.panels for c in made.cases] == [c.panels for c in whole.cases[1:]]
-    said = f"no picture of {whole.cases[0].site}, case-{case}: {pictures / case}.png: no such file"
+    said = f"no picture of {whole.cases[0].site}, case-{case}: {case}.png: no such file"
     assert any(said in note for note in made.notes)
     assert any("was not compared as a whole" in note for note in made.notes)
     # It is back with another content.

@@ -100,7 +100,7 @@ def test_the_json_says_what_the_configuration_says(say, tiny_home, tmp_path):
     assert origin["tensors_sha256"] == facts["sha256"]
     assert (origin["round"], origin["score"]) == (facts["t"], facts["score"])
     assert (origin["task"], origin["method"]) == ("synthetic", "auto-fedavg")
-    assert (origin["run"], origin["checkpoint"]) == (str(run.resolve()), "best-global")
+    assert (origin["run"], origin["checkpoint"]) == ("tiny/n-dirichlet/seed-0", "best-global")
     assert origin["data"] == about["data"]
     assert origin["trained_with"]["commit"] == about["commit"]
     assert origin["exported_with"]["versions"]["autofedavg"] == __version__

@@ -1,4 +1,7 @@
-"""Run folders to publish: everything a report needs, without the weights, scores compressed."""
+"""Run folders to publish: everything a report needs, without the weights, scores compressed.
+
+Nor do they say where files lie on the machine that made them: no paths, and no log.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ from autofedavg.experiment.ledger import (
     run_paths,
     study_home,
 )
+from autofedavg.experiment.places import blanked, blanked_config, blanked_rounds
 from autofedavg.experiment.store import disk_errors, write_atomically
 
-KEPT = ("config.toml", "environment.json", "rounds.jsonl", "status.json", "log.txt")
+KEPT = ("config.toml", "environment.json", "rounds.jsonl", "status.json")
 
 
 def archive(paths: Iterable[Path], out: Path) -> list[Path]:
@@ -80,7 +84,7 @@ def _refuse_unfinished(run: Path) -> None:
 
 def _refuse_other(run: Path, place: Path) -> None:
     for name in ("config.toml", "rounds.jsonl"):
-        if (run / name).read_bytes() != (place / name).read_bytes():
+        if _published(run / name) != _published(place / name):
             raise RunError(
                 f"another run is in the archive at {place}",
                 where=str(run),
@@ -93,7 +97,7 @@ def _copy(run: Path, place: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name in KEPT:
-        shutil.copyfile(run / name, partial / name)
+        (partial / name).write_bytes(_published(run / name))
     if (run / SCORES_PACKED).exists():  # from another archive
         shutil.copyfile(run / SCORES_PACKED, partial / SCORES_PACKED)
     else:
@@ -103,6 +107,14 @@ def _copy(run: Path, place: Path) -> None:
     partial.rename(place)
 
 
+def _published(path: Path) -> bytes:
+    """A file of a run as it is published."""
+    content = path.read_bytes()
+    if path.name == "config.toml":
+        return blanked_config(content.decode(), path).encode()
+    return blanked_rounds(content) if path.name == "rounds.jsonl" else content
+
+
 def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
     """Lists the archived runs in the archive's study.json, beside those that it lists."""
     content = read_json(home / STUDY)
@@ -110,7 +122,7 @@ def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
     rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in before["runs"]}
     for row in content["runs"]:
         name = row["config"]["name"]
-        listed = rows.setdefault(name, {"jobs": [], "config": row["config"]})
+        listed = rows.setdefault(name, {"jobs": [], "config": blanked(row["config"])})
         for fold, seed in row["jobs"]:
             here = run_path(home, name, seed, fold) in runs
             if here and [fold, seed] not in listed["jobs"]:

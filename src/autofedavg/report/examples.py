@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from autofedavg.errors import AutoFedAvgError, DataError, RunError, did_you_mean
+from autofedavg.experiment.places import without_paths
 from autofedavg.report.picks import (
     GAIN,
     LOSS,
@@ -295,4 +296,4 @@ def _views(cases: Sequence[ExampleCase]) -> list[str]:
 
 
 def _line(error: AutoFedAvgError) -> str:
-    return " ".join(str(error).split())
+    return without_paths(" ".join(str(error).split()))

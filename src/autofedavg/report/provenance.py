@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Sequence
 
+from autofedavg.experiment.places import PATHS, run_name, tells_place
 from autofedavg.report.notes import moved, named, selects
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table
 from autofedavg.report.values import flat
 
-_NAMES = ("name", "label", "task.fold")  # they tell runs apart and set nothing
+# They tell runs, or machines, apart and set nothing.
+_NAMES = ("name", "label", "task.fold", *(f"task.{name}" for name in PATHS))
 Values = dict[str, str]
 Machine = tuple[tuple[str, str], ...]
 
@@ -25,7 +27,7 @@ def settings_table(results: Results) -> Table:
     )
     notes = (
         'Origin: "paper" with the section, "derived", "ours", or "study" where the study file '
-        "sets it.",
+        "sets it. Where files lie on a machine is left out.",
     )
     return Table("settings", "Settings of all rows", ("value", "origin"), rows, notes, words=True)
 
@@ -128,7 +130,7 @@ def _run(repeat: Repeat, machines: Sequence[Machine]) -> list[str]:
         f"{last.get('t', 0)} of {repeat.config.get('rounds', '?')}",
         time.strftime("%Y-%m-%d %H:%M UTC", ended) if ended else "",
         str(machines.index(_machine(repeat)) + 1),
-        str(repeat.folder),
+        run_name(repeat.folder),
     ]
 
 
@@ -152,7 +154,7 @@ def _values(repeat: Repeat) -> Values:
     return {
         path: json.dumps(value, ensure_ascii=False)
         for path, value in flat(repeat.config)
-        if path not in _NAMES
+        if path not in _NAMES and not tells_place(path, value)
     }
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autofedavg.exchange import Exchange
+from autofedavg.experiment.places import PATHS, entries
 
 MANY = 8  # sites: more do not fit side by side
-LOCAL = ("fold", "root", "datalist", "cache", "hold")  # may differ between repeats of a row
+LOCAL = ("fold", "hold", *PATHS)  # may differ between repeats of a row
 NEW_IN_METHODS: dict[str, dict[str, Any]] = {  # settings that earlier run folders lack
     "auto-fedavg": {"objective": "even"},
     "fedavg": {"redraw": 10},
@@ -56,14 +56,5 @@ def stem(name: str) -> str:
 
 def origins_in(text: str) -> Iterator[tuple[str, str]]:
     """(path, origin) of every value of a config.toml: the comment behind it."""
-    table = ""
-    for line in text.splitlines():
-        if line.startswith("["):
-            table = line.strip().strip("[]") + "."
-        key, equals, rest = line.partition(" = ")
-        if equals:
-            try:
-                _, end = json.JSONDecoder().raw_decode(rest)
-            except ValueError:  # written by hand
-                continue
-            yield table + key.strip('"'), rest[end:].strip().removeprefix("#").strip()
+    for entry in entries(text):
+        yield entry.path, entry.behind.strip().removeprefix("#").strip()

@@ -19,6 +19,7 @@ from autofedavg.ensemble import Ensemble
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import read_json
+from autofedavg.experiment.places import run_name
 from autofedavg.experiment.store import write_atomically
 from autofedavg.seeds import Purpose, Seeds
 from autofedavg.trained.bundle import BUNDLE, bundle_files, refuse_unlike
@@ -121,7 +122,7 @@ def provenance(trained: Trained) -> dict[str, Any]:
     here = environment("cpu")
     facts, config, row = trained.facts, trained.config, trained.config.values()
     return {
-        "run": str(trained.folder.path.resolve()),
+        "run": run_name(trained.folder.path),
         "row": config.name,
         "label": config.label,
         "task": row["task"]["name"],

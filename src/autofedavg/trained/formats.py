@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,18 @@ def _write_torchscript(network: nn.Module, ports: Ports, path: Path) -> dict[str
     with _quietly():
         traced = torch.jit.trace(network, torch.zeros(ports.small()), check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, path)
+    _strip_torchscript(path)
     return {"torch": torch.__version__}
+
+
+def _strip_torchscript(path: Path) -> None:
+    """Takes out the notes for debugging: they name the source files of this very machine."""
+    stripped = path.with_suffix(".stripped")
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(stripped, "w") as kept:
+        for record in whole.infolist():
+            if not record.filename.endswith(".debug_pkl"):
+                kept.writestr(record, whole.read(record))
+    stripped.replace(path)
 
 
 def _load_torchscript(path: Path, _: Ports) -> Run:
@@ -112,6 +124,8 @@ def _write_onnx(network: nn.Module, ports: Ports, path: Path) -> dict[str, Any]:
             verbose=False,
         )
     proto = program.model_proto  # type: ignore[union-attr]
+    for node in (node for part in (proto.graph, *proto.functions) for node in part.node):
+        del node.metadata_props[:]  # they name the source files of this very machine
     onnx.checker.check_model(proto, full_check=True)
     path.write_bytes(proto.SerializeToString())
     opset = next(entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
