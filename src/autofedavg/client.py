@@ -188,6 +188,8 @@ class Client:
             own = self.shelf.keep_own(model_of(note.arrays, form=form_of(note.facts.get("form"))))
         if own is None:
             return Note({}, {"missing": True})
+        if not note.arrays and note.facts.get("digest") not in (None, own.digest()):
+            return Note({}, {"missing": True, "altered": True})
         scores = self._score(own, "validation")
         metric = note.facts["metric"]
         values = [score.value for score in scores if score.metric == metric]

@@ -53,6 +53,8 @@ class Federation:
         exchange: time limits, quorums of single calls, retries, bad answers, encodings.
         seeds: the run's random streams, for what the server itself draws.
         counted: whether the roster's numbers of cases are those that are scored.
+        remote: whether clients are on other machines: they are then told the round of every
+            evaluation, which they check, and the digest of the model that they are to validate.
 
     Note:
         With a quorum below K the method goes on over those that answered (decisions 14 and 31);
@@ -67,9 +69,10 @@ class Federation:
         exchange: Exchange = Exchange(),  # noqa: B008 - frozen
         seeds: Seeds = Seeds(0),  # noqa: B008 - frozen
         counted: bool = True,
+        remote: bool = False,
     ) -> None:
         self.fleet, self.seeds, self.exchange = fleet, seeds, exchange
-        self._counted = counted
+        self._counted, self._remote = counted, remote
         self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
@@ -276,19 +279,33 @@ class Federation:
     def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
         """The mean validation score of its own w_k, of every client that trained in round t.
 
-        A client that has lost its model since is sent it.
+        A client that has lost its model since, or has another one, is sent it.
         """
         facts = {"t": t, "metric": metric}
+        altered = self._sharing.altered
 
         def read(_: str, answer: Note) -> float:
             no_arrays(answer)
             return number(answer, "score")
 
+        def whole(name: str) -> Note:
+            return Note(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
+
         def mend(name: str, answer: Note) -> Note | None:
-            own = Note(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
-            return own if lacks(answer) else None
+            if not lacks(answer):
+                return None
+            if answer.facts.get("altered") is True:
+                altered.add(name)
+            return whole(name)
 
         asked = dict.fromkeys(w_k.sites, Note({}, facts))
+        if self._remote:
+            asked = {
+                name: whole(name)
+                if name in altered
+                else Note({}, {**facts, "digest": w_k[name].digest()})
+                for name in w_k.sites
+            }
         return self._calls.ask(Ask("validate_local", asked, read, t, mend=mend))
 
     def class_counts(self, t: int) -> dict[str, list[int] | None]:

@@ -53,7 +53,7 @@ class Sharing:
         self._calls, self._sending = calls, sending
         self._uploads: Mapping[str, Mapping[str, Tensor]] = {}
         self._trained: Bank | None = None
-        self._altered: set[str] = set()  # sites whose model changes on its way up
+        self.altered: set[str] = set()  # sites whose model changes on its way up
         self.shared: Shared | None = None
 
     def came(self, w_k: Bank, uploads: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -66,7 +66,7 @@ class Sharing:
         shared = self.shared
         repeated = before is not None and before.digest == shared.digest
         wanted = {
-            name: [k for k in shared.sites if k != name or name in self._altered]
+            name: [k for k in shared.sites if k != name or name in self.altered]
             for name in shared.sites
         }
         self.deliver(t, shared, {name: [] for name in wanted} if repeated else wanted)
@@ -86,7 +86,7 @@ class Sharing:
             if not missing:
                 return None
             if answer.facts.get("altered") is True:
-                self._altered.add(name)
+                self.altered.add(name)
             return shared.note(t, missing, whole=answer.facts.get("whole") is True)
 
         def read(_: str, answer: Note) -> None:

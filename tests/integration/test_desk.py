@@ -176,3 +176,23 @@ def test_a_jobs_word_does_not_lead_out_of_a_sites_folder(hospitals):
     files["north"].write_text("allow_outside = true\n" + files["north"].read_text())
     desk = SiteDesk(job.text(), "north", files["north"])
     assert "error" not in desk.answer("hello", HELLO).facts
+
+
+def test_a_stranger_s_model_does_not_spoil_the_recorded_score(hospitals, tmp_path):
+    """Whatever a site was made to keep in between: it validates the model that the server has."""
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    clean = Ledger(host(job, DeskFleet(job, files), tmp_path / "clean")).rounds()
+
+    def replace_own(verb, site, answer):
+        if verb == "local_train" and site == "west":
+            shelf = fleet.desks["north"]._client.shelf
+            shelf.keep_own(shelf.own().clone())
+            shelf.own().values.zero_()
+        return answer
+
+    fleet = DeskFleet(job, files, replace_own)
+    spoilt = Ledger(host(job, fleet, tmp_path / "spoilt")).rounds()
+    scores = [[line["validation_local"] for line in lines] for lines in (clean, spoilt)]
+    assert scores[0] == scores[1]
+    assert {event["what"] for line in spoilt for event in line["events"]} == {"resent"}

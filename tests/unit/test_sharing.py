@@ -167,6 +167,44 @@ def test_a_site_that_lost_its_own_model_is_sent_it_to_validate(problem):
     assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
 
 
+def test_a_site_with_a_stranger_s_model_is_sent_its_own_to_validate(problem):
+    """Clients on other machines compare digests; in the simulator there is one memory."""
+    fleet = DirectFleet(problem)
+    federation, bank = begun(fleet, remote=True)
+    expected = federation.validate_local(1, bank, METRIC)
+    assert carried(fleet, "validate_local") == [[], [], []]
+    fleet.clients["B"].shelf.keep_own(bank["A"].clone())
+    assert federation.validate_local(1, bank, METRIC) == expected
+    assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
+    assert torch.equal(fleet.clients["B"].shelf.own().values, bank["B"].values)
+    simulated, bank = begun(DirectFleet(problem))
+    simulated.validate_local(1, bank, METRIC)
+    assert simulated.fleet.sent("validate_local", "B")[0].facts == {"t": 1, "metric": METRIC}
+
+
+def test_a_site_with_a_filter_is_sent_the_server_s_model_to_validate_at_once(problem):
+    """The score that is recorded belongs to the model that the server keeps."""
+
+    def rounded(verb, site, note):
+        if (verb, site) != ("local_train", "B"):
+            return None
+        answer = fleet.clients["B"].answer(verb, note)
+        arrays = {**answer.arrays, "values": answer.arrays["values"].round(decimals=2)}
+        return Note(arrays, answer.facts)
+
+    fleet = DirectFleet(problem, intercept=rounded)
+    federation, bank = begun(fleet, remote=True)
+    federation.validate_local(1, bank, METRIC)
+    again, _ = federation.local_train(2, bank["A"], T=2)
+    federation.validate_local(2, again, METRIC)
+    assert [sorted(n.arrays) for n in fleet.sent("validate_local", "B")] == [
+        [],
+        ["counters", "values"],
+        ["counters", "values"],
+    ]
+    assert len(federation.take_events()) == 1
+
+
 # --- encodings ------------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
     joined = Joined(fleet, job.sites, said)
     check_run(row.method, row.T, row.general.select, server, joined.roster())
     quorum = row.general.quorum or None
-    federation = Federation(joined, quorum=quorum, exchange=row.exchange, seeds=seeds)
+    federation = Federation(joined, quorum=quorum, exchange=row.exchange, seeds=seeds, remote=True)
 
     def about() -> dict[str, Any]:
         return environment(
