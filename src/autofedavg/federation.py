@@ -29,6 +29,7 @@ from autofedavg.calls import Ask, Calls
 from autofedavg.errors import FederationError
 from autofedavg.exchange import Encoding, Exchange
 from autofedavg.notes import (
+    Facts,
     Fleet,
     Note,
     Score,
@@ -231,6 +232,7 @@ class Federation:
         metric: str | None = None,
         *,
         record: bool = False,
+        t: int | None = None,
     ) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
@@ -244,6 +246,7 @@ class Federation:
             metric: the score that every case must have; None where any will do.
             record: for the record of a round alone: nothing is chosen by it, so the test split is
                 open, and the quorum is the usual one.
+            t: the round that it belongs to; T for the final test.
 
         Raises:
             FederationError: the test split is asked for before training is over.
@@ -255,7 +258,8 @@ class Federation:
                 call="evaluate",
                 remedy="use the validation split to choose a model",
             )
-        facts = {"split": split} if isinstance(w, Mapping) else {"split": split, **facts_of(w)}
+        facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
+        facts |= {} if isinstance(w, Mapping) else facts_of(w)
         if isinstance(w, Model):
             asked = {name: self._sending.note(name, w, facts) for name in self.names}
         elif isinstance(w, Mapping):

@@ -11,6 +11,7 @@ from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model, model_for
 from autofedavg.errors import ConfigError
 from autofedavg.federation import Federation
+from autofedavg.notes import Facts
 from autofedavg.settings import Settings
 
 
@@ -55,6 +56,16 @@ class Method(Settings):
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         """The layers that alpha has a weight each for; empty with one weight per client."""
         return ()
+
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        """What round t asks of a client, which a site on another machine answers and no more.
+
+        Returns:
+            By call, every set of plain values that it is made with, but for `t`, `T` and what the
+            port adds; `evaluate` where there is a global model to validate after the round.
+        """
+        asked: dict[str, list[Facts]] = {"local_train": [{}]}
+        return {**asked, "evaluate": [{}]} if self.has_global_model else asked
 
     def begin(self, federation: Federation, start: Round) -> Round:
         """The state round 1 starts from, given w^0."""

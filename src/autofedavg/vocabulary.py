@@ -19,8 +19,8 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | _MODEL,
-    "evaluate": _MODEL | {"split", "sites"},
-    "validate_local": frozenset({"t", "metric", "form"}),
+    "evaluate": _MODEL | {"t", "split", "sites"},
+    "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
 }
 

@@ -19,6 +19,7 @@ from autofedavg.problem import Problem
 from autofedavg.seeds import Seeds
 from autofedavg.settings import origins
 from autofedavg.workbench import Training
+from method_changes import CHANGES
 
 T = 4
 SITES = ("A", "B", "C")
@@ -130,45 +131,6 @@ def test_every_setting_has_an_origin_and_the_settings_survive_json(method) -> No
             assert text, path
     assert type(method).model_validate_json(method.model_dump_json()) == method
     assert json.loads(method.model_dump_json())["name"] in METHODS
-
-
-CHANGES = {
-    "auto-fedavg": [
-        {"constraint": "softmax"},
-        {"weights": "layer"},
-        {"t0": 2},
-        {"S": 3},
-        {"beta0": 3.0},
-        {"beta_optimiser": "sgd"},
-        {"beta_rate": 0.5},
-        {"reinitialise": True},
-        {"learn_on": "train"},
-        {"learn_on": "holdout"},
-        {"mode": "train"},
-        {"keep_above_one": "softplus"},
-        {"weights": "layer", "layer": "tensor"},
-        {"weights": "layer", "smoothing": 5.0},
-        {"steps_per_message": 2},
-        {"learning": "server"},
-        {"objective": "size"},
-    ],
-    "ensemble": [{"initial": "shared"}],
-    "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
-    "fedma": [
-        {"gamma": 1e-9},
-        {"sigma": 0.1},
-        {"sigma0": 10.0},
-        {"bias_prior": 1.0},
-        {"sweeps": 0},
-        {"most_units": 1},
-        {"initial": "shared"},
-        {"classifier_rate": 1.0},
-        {"classifier_weight_decay": 0.5},
-        {"classifier_passes": 1},
-    ],
-    "fedprox": [{"mu": 0.5}],
-    "local-only": [],
-}
 
 
 def test_every_setting_is_tried_below() -> None:

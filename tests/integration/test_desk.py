@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import re
 
 import pytest
 
@@ -13,7 +14,7 @@ from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.errors import ConfigError, DataError, FederationError
 from autofedavg.experiment.ledger import Ledger
 from autofedavg.experiment.store import RunFolder
-from autofedavg.notes import Note
+from autofedavg.notes import Note, arrays_of
 from autofedavg.wire import decode
 from deployed import DeskFleet, job_of
 from hospitals import CANARY, SITES, build_hospitals
@@ -125,7 +126,10 @@ def test_a_stranger_and_an_unknown_request_are_refused(hospitals):
     assert said.facts["error"] == f"east is not a site of this job: {', '.join(SITES)}"
     desk = SiteDesk(job.text(), "north", files["north"])
     assert desk.answer("format_disk", HELLO).facts["error"] == "unknown request 'format_disk'"
-    assert desk.answer("evaluate", HELLO).facts["error"].startswith("KeyError in evaluate")
+    said = desk.answer("evaluate", HELLO).facts["error"]
+    assert said == "evaluate belongs to a round, 1 to 2, and was asked for none"
+    bare = Note({}, {"t": 2, "split": "test"})
+    assert desk.answer("evaluate", bare).facts["error"].startswith("KeyError in evaluate")
 
 
 def test_a_site_sets_paths_and_nothing_else(tmp_path):
@@ -196,3 +200,74 @@ def test_a_stranger_s_model_does_not_spoil_the_recorded_score(hospitals, tmp_pat
     scores = [[line["validation_local"] for line in lines] for lines in (clean, spoilt)]
     assert scores[0] == scores[1]
     assert {event["what"] for line in spoilt for event in line["events"]} == {"resent"}
+
+
+def joined(desk: SiteDesk) -> Note:
+    """A model of the job's network, and the site has said hello."""
+    assert "error" not in desk.answer("hello", HELLO).facts
+    return Note(arrays_of(desk._client.workbench.layout.read(desk._client.workbench.network)), {})
+
+
+ATTACKS = [
+    ("evaluate", {"t": 1, "split": "train"}, "evaluate of round 1 .* with {'split': 'train'}"),
+    ("evaluate", {"t": 1, "split": "test"}, "evaluate of round 1 .* with {'split': 'test'}"),
+    ("evaluate", {"split": "validation"}, "belongs to a round, 1 to 2"),
+    ("evaluate", {"t": 3, "split": "test"}, "belongs to a round, 1 to 2"),
+    (
+        *("differentiate", {"t": 1, "s": 1, "data": "train", "mode": "train"}),
+        r"differentiate of round 1 is not asked for by this job \(auto-fedavg\)",
+    ),
+    ("class_counts", {"t": 1}, "class_counts of round 1 is not asked for"),
+    ("local_train", {"t": 1, "T": 2, "passes": 99}, "with {'passes': 99}"),
+]
+
+
+@pytest.mark.parametrize(("verb", "facts", "why"), ATTACKS, ids=lambda a: str(a)[:30])
+def test_what_the_job_does_not_ask_for_is_refused_and_logged(verb, facts, why, hospitals, caplog):
+    study, files = hospitals
+    desk = SiteDesk(job_of(read_study(study), "auto-fedavg").text(), "north", files["north"])
+    model = joined(desk)
+    said = desk.answer(verb, Note(model.arrays, facts))
+    assert not said.arrays
+    assert list(said.facts) == ["error"]
+    assert re.search(why, said.facts["error"])
+    assert f"north refuses: {said.facts['error']}" in caplog.text
+    good = {"t": 1, "split": "validation"}
+    assert desk.answer("evaluate", Note(model.arrays, good)).facts["scores"]
+
+
+def test_test_cases_stay_closed_until_training_is_over(hospitals):
+    study, files = hospitals
+    text = job_of(read_study(study), "auto-fedavg").text()
+    desk = SiteDesk(text, "north", files["north"])
+    model = joined(desk)
+    train, test = ({"t": 1, "T": 2}, {"t": 2, "split": "test"})
+    assert desk.answer("local_train", Note(model.arrays, train)).arrays
+    said = desk.answer("evaluate", Note(model.arrays, test)).facts["error"]
+    assert said == "evaluate of round 2 on test cases: round 2 has not been trained here yet"
+    assert desk.answer("local_train", Note(model.arrays, {"t": 2, "T": 2})).arrays
+    assert desk.answer("evaluate", Note(model.arrays, test)).facts["scores"]
+    restarted = SiteDesk(text, "north", files["north"])  # cannot know, and so trains no more
+    assert restarted.answer("evaluate", Note(model.arrays, test)).facts["scores"]
+    said = restarted.answer("local_train", Note(model.arrays, train)).facts["error"]
+    assert "after the final test of this job, which ends training" in said
+
+
+def test_a_run_whose_test_alone_is_left_goes_on_over_new_and_old_desks(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    asked = []
+
+    def stop(verb, site, answer):
+        asked.append((verb, site))
+        if asked.count(("evaluate", "west")) > 3:  # two rounds, and the first model's test
+            raise KeyboardInterrupt
+        return answer
+
+    first = DeskFleet(job, files, stop)
+    with pytest.raises(KeyboardInterrupt):
+        host(job, first, tmp_path / "runs")
+    assert Ledger(job.folder(tmp_path / "runs")).rounds()[-1]["t"] == 2
+    again = DeskFleet(job, files)
+    again.desks["north"] = first.desks["north"]  # on Flower a site's worker outlives the server
+    assert Ledger(host(job, again, tmp_path / "runs")).status() == "finished"

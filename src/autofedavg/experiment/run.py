@@ -145,7 +145,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
     if desk.validates:
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
         if predicts(state):
-            scores = federation.evaluate(state.w, "validation", metric)
+            scores = federation.evaluate(state.w, "validation", metric, t=state.t)
     tested = _tested(desk, state, best)
     by_site = scores.by_site(metric) if scores else {}
     # Where a site did not answer, its latest score stands in: no round wins by its absence.
@@ -184,7 +184,7 @@ def _tested(desk: Desk, state: Round, best: Best) -> dict[str, Any]:
     """The global model's test scores in a round that asks for them; nothing is chosen by them."""
     if not desk.test_every or state.t % desk.test_every or not predicts(state):
         return {}
-    scores = desk.federation.evaluate(state.w, "test", desk.metric, record=True)
+    scores = desk.federation.evaluate(state.w, "test", desk.metric, record=True, t=state.t)
     by_site, mean = scores.by_site(desk.metric), scores.mean(desk.metric, best.tested)
     best.tested |= by_site
     return {"test": {"mean": mean, "sites": by_site}}
@@ -237,7 +237,7 @@ def _test(desk: Desk, best: Best, watch: Watcher | None) -> None:
         if watch:
             watch(Seen(desk.T, desk.T, None, None, sites, (done, tests)))
         done += 1
-        for row in desk.federation.evaluate(w, "test", desk.metric).rows:
+        for row in desk.federation.evaluate(w, "test", desk.metric, t=desk.T).rows:
             model = f"local-{row.site}" if isinstance(w, Mapping) else name
             rows.append(ScoreRow(model, row.site, "test", *row[1:]))
 

@@ -14,6 +14,7 @@ from autofedavg.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.errors import ConfigError
 from autofedavg.federation import Federation
 from autofedavg.method import Method
+from autofedavg.notes import Facts
 from autofedavg.plan import Plan
 from autofedavg.settings import setting
 
@@ -155,6 +156,17 @@ class AutoFedAvg(Method):
             trainable=layout.trainable,
             by_size=self.objective == "size",
         )
+
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        asked = super().asks(t, T, layout)
+        if t % self.t0:
+            return asked
+        plan = self.plan(layout, T)
+        if self.learning == "clients":
+            steps = [{"s": s, **how} for s, how in plan.messages()]
+            return asked | {"share_models": [{}], "update_beta": steps}
+        told = {"data": plan.data, "mode": plan.mode}
+        return asked | {"differentiate": [{"s": s, **told} for s in range(1, self.S + 1)]}
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

@@ -10,6 +10,7 @@ from autofedavg.algorithm import Round
 from autofedavg.averaging import Layout
 from autofedavg.federation import Federation
 from autofedavg.method import Method, own_models, train_alone
+from autofedavg.notes import Facts
 from autofedavg.settings import setting
 
 
@@ -28,6 +29,11 @@ class EnsembleMethod(Method):
 
     def begin(self, federation: Federation, start: Round) -> Round:
         return replace(start, w=own_models(federation, start.w))
+
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        fresh = t == 1 and self.initial == "independent"
+        asked = super().asks(t, T, layout)
+        return asked | {"local_train": [{"fresh": True}]} if fresh else asked
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

@@ -30,6 +30,7 @@ from autofedavg.forms import weighted_layers
 from autofedavg.method import Method, own_models, size_weights
 from autofedavg.methods.chain import Chain
 from autofedavg.methods.matching import Belief, match
+from autofedavg.notes import Facts
 from autofedavg.seeds import Purpose
 from autofedavg.settings import setting
 
@@ -105,6 +106,11 @@ class FedMA(Method):
     def begin(self, federation: Federation, start: Round) -> Round:
         return replace(start, w=own_models(federation, start.w))
 
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        P = len(layout.layers("module").names)
+        asked: dict[str, list[Facts]] = {"local_train": [self._how(t, P)]}
+        return asked if t % P else asked | {"class_counts": [{}], "evaluate": [{}]}
+
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
@@ -120,19 +126,21 @@ class FedMA(Method):
             stage = (t - 1) % chain.P  # from 0
             if isinstance(w, Model):
                 w = chain.cut_back(w, federation.names, memory)
-            how: dict[str, object] = {}
-            if t == 1 and self.initial == "independent":
-                how["fresh"] = True
-            if stage == chain.P - 1:
-                how |= {"rate": self.classifier_rate, "passes": self.classifier_passes}
-                how["weight_decay"] = self.classifier_weight_decay
-            w_k, losses = federation.local_train(t, w, T=T, **how)
+            w_k, losses = federation.local_train(t, w, T=T, **self._how(t, chain.P))
             if stage < chain.P - 1:
                 w, assigned = self._match(federation, chain, stage, t, w_k)
                 memory = {**memory, str(stage): assigned}
             else:
                 w = chain.close(w_k, class_weights(federation, t, chain.widths[-1]))
             yield Round(t, w, w_k=w_k, losses=losses, memory=memory)
+
+    def _how(self, t: int, P: int) -> Facts:
+        """How clients train in round t, one of P that make a pass."""
+        how: Facts = {"fresh": True} if t == 1 and self.initial == "independent" else {}
+        if t % P == 0:
+            how |= {"rate": self.classifier_rate, "passes": self.classifier_passes}
+            how["weight_decay"] = self.classifier_weight_decay
+        return how
 
     def _match(
         self, federation: Federation, chain: Chain, stage: int, t: int, w_k: Bank

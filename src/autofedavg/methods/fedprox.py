@@ -9,6 +9,7 @@ from autofedavg.algorithm import Round, fed_avg
 from autofedavg.averaging import Layout
 from autofedavg.federation import Federation
 from autofedavg.method import Method, size_weights
+from autofedavg.notes import Facts
 from autofedavg.settings import setting
 
 
@@ -19,6 +20,10 @@ class FedProx(Method):
     mu: float = setting(
         0.001, origin="paper Sec. 4.2.1", help="strength of the pull to the global model", ge=0
     )
+
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        asked = super().asks(t, T, layout)
+        return asked | {"local_train": [{"mu": self.mu}]} if self.mu else asked
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

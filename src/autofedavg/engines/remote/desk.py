@@ -18,8 +18,10 @@ from typing import Any
 import torch
 
 from autofedavg import __version__
+from autofedavg.answers import lacks
 from autofedavg.client import Client
 from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.errors import AutoFedAvgError, DataError, TrainingError, printable
 from autofedavg.experiment.store import write_atomically
@@ -33,10 +35,6 @@ from autofedavg.workbench import Workbench, checked_device
 log = logging.getLogger(__name__)
 
 DATA = "joined_with"  # in a request: what every site said of its data when it joined
-
-
-class Refused(AutoFedAvgError):
-    """This site cannot take part; says nothing of its data, so it may be sent on."""
 
 
 class SiteDesk:
@@ -57,21 +55,29 @@ class SiteDesk:
         self._client: Client | None = None
         self._said: dict[str, Any] = {}
         self._task: Task | None = None
+        self._policy: Policy | None = None
 
     def answer(self, verb: str, note: Note) -> Note:
         """Answers one request; an error is an answer too."""
         with self._turn:
             log.info("%s: %s", self.site, _in_words(verb, note))
             try:
-                client = self._ready()
+                client, policy = self._ready()
                 if verb == "hello":
+                    policy.begin()
                     return Note({}, dict(self._said))
                 self._refuse_other_data(note)
                 asked = {key: value for key, value in note.facts.items() if key != DATA}
+                policy.check(verb, asked)
                 answer = self._without_names(note, client.answer(verb, Note(note.arrays, asked)))
                 facts_text(answer.facts)  # what cannot be sent is told here, not by the engine
+                if not lacks(answer):
+                    policy.answered(verb, note.facts)
                 return answer
-            except (Refused, TrainingError) as error:
+            except Refused as error:
+                log.warning("%s refuses: %s", self.site, error)
+                what = error.what
+            except TrainingError as error:
                 log.exception("%s: %s", self.site, verb)
                 what = error.what
             except AutoFedAvgError as error:
@@ -82,9 +88,9 @@ class SiteDesk:
                 what = f"{type(error).__name__} in {verb}, and this site's own log says more"
         return Note({}, {"error": what})
 
-    def _ready(self) -> Client:
-        """The client, with its data prepared; made at the first request."""
-        if self._client is None:
+    def _ready(self) -> tuple[Client, Policy]:
+        """The client, with its data prepared, and what it answers; made at the first request."""
+        if self._client is None or self._policy is None:
             job = self._read()
             mine = read_site_file(self._local)
             task = mine.placed(job.row.task, str(self._local))
@@ -118,7 +124,8 @@ class SiteDesk:
             }
             self._task = task
             self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryShelf())
-        return self._client
+            self._policy = Policy(job, bench.layout)
+        return self._client, self._policy
 
     def _refuse_other_data(self, note: Note) -> None:
         """A site that came back goes on with the data it joined with, or not at all."""

@@ -1,0 +1,187 @@
+"""A site answers what its job's method asks for, in full, and nothing beside it."""
+
+import json
+from itertools import product
+from typing import Literal
+
+import pytest
+
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.policy import PORT, Policy, Refused
+from autofedavg.exchange import Exchange
+from autofedavg.experiment.rows import Rounds, RunConfig
+from autofedavg.experiment.run import run
+from autofedavg.experiment.store import RunFolder
+from autofedavg.federation import Federation
+from autofedavg.methods import METHODS
+from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.notes import Note
+from autofedavg.seeds import Seeds
+from autofedavg.task import Task
+from method_changes import CHANGES
+from toy import METRIC, TRAINING, DirectFleet, mlp, toy_problem
+
+T = 4
+SITES = ("A", "B", "C")
+LAYOUT = toy_problem(3, mlp).initial(Seeds(7))[1]
+SPLITS = ("train", "validation", "test", "holdout")
+
+
+class Toys(Task):
+    name: Literal["toys"] = "toys"
+    metric = METRIC
+
+
+def job_of(method, **general) -> Job:
+    exchange = general.pop("exchange", Exchange())
+    rounds = Rounds(rounds=T, **general)
+    row = RunConfig("row", "row", rounds, Toys(), TRAINING, method, exchange)
+    return Job("study", row, 0, SITES, "")
+
+
+def policy_of(job: Job) -> Policy:
+    return Policy(job, LAYOUT)
+
+
+class Desks(DirectFleet):
+    """Clients behind what their job lets them answer; `said` holds what was asked of A."""
+
+    def begin(self, job: Job) -> None:
+        self.policies = {site: policy_of(job) for site in SITES}
+        self.said: list[tuple[str, dict]] = []
+
+    def ask(self, verb, notes, within):
+        answers = {}
+        for site, note in notes.items():
+            facts = json.loads(json.dumps(note.facts))
+            self.policies[site].check(verb, facts)
+            answers[site] = self.clients[site].answer(verb, Note(note.arrays, facts))
+            self.policies[site].answered(verb, facts)
+            if site == "A":
+                self.said.append((verb, facts))
+        return answers
+
+
+def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
+    """Everything that a run of this job asked of site A."""
+    fleet = Desks(toy_problem(3, mlp))
+    fleet.begin(job)
+    federation = Federation(fleet, exchange=job.row.exchange, remote=True)
+    w0, layout = fleet.problem.initial(Seeds(7))
+    general = job.row.general
+    home = RunFolder.create(folder / "run", "", {})
+    run(
+        *(job.row.method, T, federation, w0, layout, METRIC, home),
+        select=general.select,
+        test_every=general.test_every,
+    )
+    assert home.status() == "finished"
+    return fleet.said
+
+
+def key(verb: str, facts: dict) -> str:
+    """A request without what the port says of models."""
+    said = {k: v for k, v in facts.items() if k not in PORT[verb] and (k, v) != ("mu", 0.0)}
+    return json.dumps([verb, said], sort_keys=True)
+
+
+def candidates(asked: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
+    """What a curious server might try: every request in every round, with every split."""
+    step = AutoFedAvg(S=3).plan(LAYOUT, T).for_clients()
+    known = {verb: {k: v for k, v in facts.items() if k != "t"} for verb, facts in asked}
+    found = list(asked)
+    for t in (-1, 0, *range(1, T + 2), 10**6):
+        found += [(verb, {**facts, "t": t}) for verb, facts in known.items()]
+        found += [("evaluate", {"t": t, "split": split}) for split in SPLITS]
+        found += [("local_train", {"t": t, "T": T, "passes": 1000}), ("class_counts", {"t": t})]
+        found += [("local_train", {"t": t, "T": 10**6}), ("share_models", {"t": t})]
+        found += [("validate_local", {"t": t, "metric": name}) for name in (METRIC, "other")]
+        for s, data, mode in product((0, 1, 3, 4, 21), SPLITS, ("eval", "train")):
+            told = {"t": t, "s": s, "data": data, "mode": mode}
+            found += [("differentiate", told), ("update_beta", {**step, **told})]
+    return found
+
+
+RUNS = [(name, change, {}) for name, changes in CHANGES.items() for change in [{}, *changes]]
+RUNS += [(name, {}, how) for name in METHODS for how in ({"test_every": 2}, {"select": "last"})]
+
+
+@pytest.mark.parametrize(("name", "change", "general"), RUNS, ids=str)
+def test_every_method_s_run_is_answered_and_nothing_else(name, change, general, tmp_path):
+    change = {"S": 3, **change} if name == "auto-fedavg" else change
+    job = job_of(METHODS[name](**change), **general)
+    asked = whole_run(job, tmp_path)
+    allowed = {key(verb, facts) for verb, facts in asked}
+    refused = 0
+    for verb, facts in candidates(asked):
+        if key(verb, facts) in allowed:
+            policy_of(job).check(verb, facts)
+            continue
+        refused += 1
+        with pytest.raises(Refused):
+            policy_of(job).check(verb, facts)
+    assert refused > 500
+
+
+def test_a_run_through_lossy_encodings_is_answered(tmp_path):
+    exchange = Exchange(down="difference", up="difference")
+    for number, name in enumerate(METHODS):
+        whole_run(job_of(METHODS[name](), exchange=exchange), tmp_path / str(number))
+
+
+TRAIN = {"T": T}
+TEST = {"t": T, "split": "test"}
+
+
+def test_the_final_test_ends_training():
+    policy = policy_of(job_of(METHODS["fedavg"]()))
+    policy.check("evaluate", TEST)  # a site that has come back knows no better
+    for t in range(1, T):
+        with pytest.raises(Refused, match="after the final test of this job, which ends training"):
+            policy.check("local_train", {"t": t, **TRAIN})
+        with pytest.raises(Refused, match="after the final test"):
+            policy.check("evaluate", {"t": t, "split": "validation"})
+    policy.check("local_train", {"t": T, **TRAIN})  # a damaged checkpoint: the last round again
+    policy.check("evaluate", TEST)
+
+
+def test_a_site_that_has_trained_knows_that_training_is_not_over():
+    policy = policy_of(job_of(METHODS["fedavg"]()))
+    for t in range(1, T + 1):
+        policy.check("local_train", {"t": t, **TRAIN})
+        policy.answered("local_train", {"t": t})
+        if t < T:
+            with pytest.raises(Refused, match="round 4 has not been trained here yet"):
+                policy.check("evaluate", TEST)
+    policy.check("evaluate", TEST)
+
+
+@pytest.mark.parametrize(
+    "general", [{"quorum": 2}, {"exchange": Exchange(quorums={"local_train": 2})}]
+)
+def test_a_site_that_missed_the_last_round_is_tested_where_a_quorum_goes_on(general):
+    policy = policy_of(job_of(METHODS["fedavg"](), **general))
+    policy.answered("local_train", {"t": 1})
+    policy.check("evaluate", TEST)
+
+
+@pytest.mark.parametrize(("verb", "calls"), [("differentiate", 1), ("update_beta", 2)])
+def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls):
+    learning = "server" if verb == "differentiate" else "clients"
+    job = job_of(AutoFedAvg(S=2, learning=learning), exchange=Exchange(retries=2))
+    policy = policy_of(job)
+    facts = {"t": 1, **policy.requests(1)[verb][0]}
+    most = calls * 2 * (1 + 2 + 3)  # the first time, retries, and after "I lack it"; all twice
+    for _ in range(most):
+        policy.check(verb, facts)
+    with pytest.raises(Refused, match=f"{verb} of round 1 was asked for {most} times already"):
+        policy.check(verb, facts)
+    policy.check(verb, {**facts, "t": 2})
+    policy.begin()  # a new server goes on with the run
+    policy.check(verb, facts)
+
+
+@pytest.mark.parametrize("t", [True, "1", 1.0, None, [1], 10**30], ids=str)
+def test_a_round_is_a_whole_number(t):
+    with pytest.raises(Refused, match="belongs to a round, 1 to 4"):
+        policy_of(job_of(METHODS["fedavg"]())).check("local_train", {"t": t, **TRAIN})
