@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from autofedavg.averaging import Bank, Model
 from autofedavg.beta_optimiser import BetaOptimiser
@@ -91,8 +91,8 @@ def update_beta_here(
     federation: Federation, plan: Plan, t: int, s: int, w_k: Bank, beta: Tensor
 ) -> dict[str, Tensor]:
     """Step s for every client, taken at the server from gradients at one w (decision 34)."""
-    seed = federation.seeds.number("server", Purpose.ALPHA, t, s)
-    mixture = Mixture(w_k, beta, plan.gamma, plan.layers, seed)
+    chance = federation.secret.generator("server", Purpose.ALPHA, t, s)  # decision 44
+    mixture = Mixture(w_k, beta, plan.gamma, plan.layers, chance)
     gradients = federation.differentiate(t, s, mixture.w, w_k.sites, **plan.for_gradients())
     rate = plan.optimiser.client_rate
     return {k: mixture.step(grad, rate, plan.smoothing) for k, grad in gradients.items()}
@@ -129,7 +129,7 @@ def update_beta(
 ) -> tuple[Tensor, Tensor]:
     """One step on beta at client k, from a mini-batch x of its own: (theta^{s,k}, loss)."""
     layers = network.layout.layers(how["layers"]) if how["layers"] else None
-    mixture = Mixture(w_k, beta, constraint(how["gamma"]), layers, seed)
+    mixture = Mixture(w_k, beta, constraint(how["gamma"]), layers, Generator().manual_seed(seed))
     gradient, loss = network.differentiate(mixture.w, x, how["mode"])
     return mixture.step(gradient, how["rate"], how["smoothing"]), loss
 

@@ -53,6 +53,8 @@ class Federation:
         quorum: how many clients must answer a call; None or 0 for all of them.
         exchange: time limits, quorums of single calls, retries, bad answers, encodings.
         seeds: the run's random streams, for what the server itself draws.
+        secret: what no client may know of it: the mixtures that clients are sent; the seeds if not
+            given, where all of them are on one machine (decision 44).
         counted: whether the roster's numbers of cases are those that are scored.
         remote: whether clients are on other machines: they are then told the round of every
             evaluation, which they check, and the digest of the model that they are to validate.
@@ -69,10 +71,12 @@ class Federation:
         quorum: int | None = None,
         exchange: Exchange = Exchange(),  # noqa: B008 - frozen
         seeds: Seeds = Seeds(0),  # noqa: B008 - frozen
+        secret: Seeds | None = None,
         counted: bool = True,
         remote: bool = False,
     ) -> None:
         self.fleet, self.seeds, self.exchange = fleet, seeds, exchange
+        self.secret = secret or seeds
         self._counted, self._remote = counted, remote
         self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)

@@ -99,6 +99,7 @@ def clients(
     machine: Machine,
     quorum: int | None = None,
     exchange: Exchange = Exchange(),  # noqa: B008 - frozen
+    secret: Seeds | None = None,
 ) -> Iterator[Federation]:
     """The federation of a problem's clients, on the engine asked for."""
     machine = machine.resolved()
@@ -118,7 +119,12 @@ def clients(
         device=machine.device,
     ) as fleet:
         yield Federation(
-            fleet, quorum=quorum, exchange=exchange, seeds=seeds, counted=problem.counted
+            fleet,
+            quorum=quorum,
+            exchange=exchange,
+            seeds=seeds,
+            secret=secret,
+            counted=problem.counted,
         )
 
 

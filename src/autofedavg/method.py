@@ -38,6 +38,10 @@ class Method(Settings):
         if sites < 1:
             raise ConfigError("there is no site", where="method", remedy="add a site")
 
+    def cautions(self, sites: int) -> list[str]:
+        """What those who run it between institutions should know of it, in whole sentences."""
+        return []
+
     def check_network(self, network: nn.Module, T: int) -> None:
         """Refuses a network, or a number of rounds for it, this method cannot work with."""
 

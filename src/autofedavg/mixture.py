@@ -20,10 +20,15 @@ class Mixture:
     """
 
     def __init__(
-        self, w_k: Bank, beta: Tensor, gamma: Constraint, layers: Layers | None, seed: int
+        self,
+        w_k: Bank,
+        beta: Tensor,
+        gamma: Constraint,
+        layers: Layers | None,
+        chance: torch.Generator,
     ) -> None:
         self._w_k, self._layers = w_k, layers
-        self._samples = Samples(beta, gamma, [torch.Generator().manual_seed(seed)])
+        self._samples = Samples(beta, gamma, [chance])
         self.w: Model = w_k.combine(self._samples.alpha[0], layers)
 
     def step(self, gradient: Tensor, rate: float, smooth: float) -> Tensor:

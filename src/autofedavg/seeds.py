@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from enum import IntEnum
 
 import numpy as np
 import torch
+
+_DIGITS = 64  # of a secret, in sixteens
+_WORDS, _FIRST = 624, 24  # of a Mersenne Twister's state, and the byte where PyTorch keeps them
 
 
 class Purpose(IntEnum):
@@ -55,6 +60,50 @@ class Seeds:
     def numpy(self, client: str, purpose: Purpose, t: int = 0, s: int = 0) -> np.random.RandomState:
         """A legacy NumPy state for this address: what MONAI's random transforms take."""
         return np.random.RandomState(self.number(client, purpose, t, s) % 2**32)
+
+
+@dataclass(frozen=True)
+class Secret(Seeds):
+    """Random streams that nobody can work out who does not know the number they come from.
+
+    `manual_seed` takes 32 bits of a number, few enough to try them all: these generators begin in
+    a state of which every word is drawn.
+
+    Example:
+        >>> secret = Secret.of(Secret.new().text)
+        >>> secret == Secret.of(secret.text), len(secret.text)
+        (True, 64)
+    """
+
+    @classmethod
+    def new(cls) -> Secret:
+        """One that there was not before, from the system's own source."""
+        return cls(secrets.randbits(4 * _DIGITS))
+
+    @classmethod
+    def of(cls, text: str) -> Secret:
+        """The one written in a text.
+
+        Raises:
+            ValueError: there is none in it.
+        """
+        if not re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", text):
+            raise ValueError("this is no secret")
+        return cls(int(text, 16))
+
+    @property
+    def text(self) -> str:
+        """As it is kept."""
+        return f"{self.seed:0{_DIGITS}x}"
+
+    def generator(self, client: str, purpose: Purpose, t: int = 0, s: int = 0) -> torch.Generator:
+        """A PyTorch generator (CPU) for this address."""
+        address = f"{self.text}/{int(purpose)}/{t}/{s}/{client}".encode()
+        words = np.frombuffer(hashlib.shake_256(address).digest(4 * _WORDS), "<u4")
+        made = torch.Generator()
+        state = made.manual_seed(0).get_state()
+        state[_FIRST : _FIRST + 8 * _WORDS] = torch.from_numpy(words.astype("u8").view("u1"))
+        return made.set_state(state)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from autofedavg.experiment.ledger import (
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
+from autofedavg.experiment.secret import kept_secret
 from autofedavg.machines import Machine, about_run, clients, machine_of
 from autofedavg.observers import Observer
 from autofedavg.problem import Problem
@@ -224,7 +225,9 @@ def _run_one(
     quorum = config.general.quorum or None
     select = config.general.select
     check_run(config.method, config.T, select, problem)
-    with clients(problem, config.training, seeds, machine, quorum, config.exchange) as federation:
+    secret = kept_secret(path)  # of a run that was begun on a real engine
+    given = (machine, quorum, config.exchange, secret)
+    with clients(problem, config.training, seeds, *given) as federation:
         w0, layout = problem.initial(seeds)
 
         def about() -> dict[str, Any]:

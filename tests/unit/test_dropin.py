@@ -139,7 +139,7 @@ def test_the_same_bits_as_the_algorithm_on_our_own_clients(constraint, how):
     learner = WeightLearner("here", S=3, seed=5, constraint=constraint, **how)
     layout = Layout.of(network())
     start = Round(0, layout.read(network()))
-    federation = Federation(Core(layout, 5), seeds=Seeds(5))
+    federation = Federation(Core(layout, 5), seeds=Seeds(5), secret=learner.secret)
     plan = learner.method.plan(layout, 3)
     state, between = network().state_dict(), carrier()
     for done in auto_fedavg(federation, plan, start):
@@ -152,6 +152,16 @@ def test_the_same_bits_as_the_algorithm_on_our_own_clients(constraint, how):
         assert learned.learned == done.learned
         state = learned.state
     assert int(state["1.num_batches_tracked"]) == 9  # the maximum over the clients, each round
+
+
+def test_what_a_site_is_sent_does_not_follow_from_the_seed_it_is_told():
+    """Two learners with one seed draw mixtures of their own."""
+    state, seen = network().state_dict(), []
+    for _ in range(2):
+        learner = WeightLearner("here", S=1, seed=5, learning="server")
+        models = {s: trained(s, 1, state) for s in SITES}
+        seen.append(learner.round(1, state, models, carrier()).losses)
+    assert seen[0] != seen[1]
 
 
 def test_models_travel_once_a_call_and_are_forgotten_after_it():

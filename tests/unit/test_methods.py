@@ -291,3 +291,17 @@ def test_a_federation_of_one_is_fedavg_s_trivial_case():
     (only,) = rounds_of(FedAvg(), fleet, 1)
     assert torch.equal(only.w.values, only.w_k["A"].values)
     assert Federation(fleet).K == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sites", "says"),
+    [
+        ({"constraint": "softmax"}, 3, "the softmax draws nothing"),
+        ({}, 2, "with two sites every mixture lies on the line"),
+        ({"S": 7}, 5, "S = 7 mixtures a call show where the 5 models lie"),
+    ],
+)
+def test_what_learning_at_the_server_does_not_hide_is_said(settings, sites, says):
+    (caution,) = AutoFedAvg(learning="server", **settings).cautions(sites)
+    assert says in caution
+    assert AutoFedAvg(**settings).cautions(sites) == FedAvg().cautions(sites) == []

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.seeds import Purpose, Secret, Seeds, global_seed
 
 ADDRESSES = st.tuples(
     st.text(max_size=8), st.sampled_from(Purpose), st.integers(0, 10**6), st.integers(0, 10**6)
@@ -116,3 +116,45 @@ def test_on_a_gpu_its_generator_is_forked_and_seeded(monkeypatch):
         pass
     assert forked == [[device]]
     assert seeded == [9]
+
+
+ALPHA = ("server", Purpose.ALPHA)
+
+
+def test_a_secret_draws_the_same_again_and_is_told_by_its_text():
+    secret = Secret(2**255 + 17)
+    again = Secret.of(secret.text)
+    assert again == secret
+    draws = [torch.rand(5, generator=s.generator(*ALPHA, 1, 2)) for s in (secret, again)]
+    assert torch.equal(*draws)
+    assert draws[0][:2].tolist() == [0.6613971590995789, 0.08409732580184937]
+
+
+def test_all_bits_of_a_secret_count():
+    """`manual_seed` would take the last 32 of its own."""
+    one, other = Secret(1), Secret(1 + 2**200)
+    assert not torch.equal(
+        torch.rand(5, generator=one.generator(*ALPHA)),
+        torch.rand(5, generator=other.generator(*ALPHA)),
+    )
+
+
+def test_a_secrets_streams_are_uniform_and_do_not_resemble_each_other():
+    draws = torch.stack(
+        [torch.rand(4000, generator=Secret(5).generator(*ALPHA, t)) for t in range(12)]
+    )
+    assert (draws.mean(dim=1) - 0.5).abs().max() < 0.03
+    assert (draws.var(dim=1) - 1 / 12).abs().max() < 0.01
+    assert (torch.corrcoef(draws) - torch.eye(12)).abs().max() < 0.08
+
+
+def test_no_two_secrets_are_the_same():
+    made = {Secret.new().text for _ in range(100)}
+    assert len(made) == 100
+    assert all(len(text) == 64 for text in made)
+
+
+@pytest.mark.parametrize("text", ["", "1" * 63, "g" * 64, "1" * 65, "A" * 64])
+def test_what_is_no_secret_is_refused(text):
+    with pytest.raises(ValueError, match="no secret"):
+        Secret.of(text)

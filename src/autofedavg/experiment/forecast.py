@@ -63,6 +63,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data"
         )
+        lines += [f"  between institutions: {caution}" for caution in row["cautions"]]
     return "\n".join([*lines, "", "the study is valid"])
 
 
@@ -86,6 +87,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()
         ],
+        "cautions": run.method.cautions(sites),
         "traffic": _traffic(run, layout, sites, layers),
         "evaluations": _evaluations(run, sites),
         "memory": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ class Work:
         layout: the network's layout.
         device: what the server computes on.
         about: makes environment.json, asked only where the run begins.
+        cautions: what whoever runs it should know, for the log.
     """
 
     config: RunConfig
@@ -41,6 +42,7 @@ class Work:
     layout: Layout
     device: str
     about: Callable[[], Mapping[str, Any]]
+    cautions: Sequence[str] = ()
 
 
 def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
@@ -60,6 +62,8 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         if known:
             folder.note_resumption(environment(work.device))
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
+        for caution in work.cautions:
+            log.warning("%s", caution)
         run(
             config.method,
             config.T,

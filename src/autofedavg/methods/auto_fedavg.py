@@ -120,6 +120,20 @@ class AutoFedAvg(Method):
                 remedy="use at least two sites, or the method local-only",
             )
 
+    def cautions(self, sites: int) -> list[str]:
+        if self.learning == "clients":
+            return []
+        if self.constraint == "softmax":
+            why = "the softmax draws nothing, so a site knows the weights they are mixed with"
+        elif sites == 2:
+            why = "with two sites every mixture lies on the line from one model to the other"
+        else:
+            why = f"S = {self.S} mixtures a call show where the {sites} models lie"
+        return [
+            "learning = 'server' sends no site another's model, but a site that tries can find it "
+            f"from the mixtures: {why} (decision 44)"
+        ]
+
     def extra_traffic(self, sites: int) -> float:
         if self.learning == "server":  # S times a model to every client, a gradient back
             return self.S / self.t0

@@ -23,7 +23,7 @@ from autofedavg.exchange import Exchange
 from autofedavg.federation import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.notes import Note, arrays_of
-from autofedavg.seeds import Seeds
+from autofedavg.seeds import Secret, Seeds
 
 METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites choose their batches
 EXCHANGE = frozenset({"deadline", "retries", "bad_answers"})
@@ -116,6 +116,7 @@ class WeightLearner:
         self._names: dict[str, str] = {}  # by address
         self._layout: tuple[str, Layout] | None = None  # and who told it first
         self._beta: dict[str, Tensor] = {}
+        self.secret: Seeds = Secret.new()  # the seed goes to the sites
 
     def round(
         self,
@@ -161,7 +162,11 @@ class WeightLearner:
         extra = {"seed": self.seed}
         courier = Courier(carrier, addresses, notes, extra, plan.S)
         federation = Federation(
-            courier, quorum=self.quorum, exchange=self.exchange, seeds=Seeds(self.seed)
+            courier,
+            quorum=self.quorum,
+            exchange=self.exchange,
+            seeds=Seeds(self.seed),
+            secret=self.secret,
         )
         first = plan.gamma.initial(1, plan.layers.P if plan.layers else None)[0]
         beta = torch.stack([self._beta.get(name, first) for name in federation.names])

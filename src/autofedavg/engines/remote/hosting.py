@@ -17,6 +17,7 @@ from autofedavg.experiment.environment import environment
 from autofedavg.experiment.ledger import Ledger, read_json, read_toml
 from autofedavg.experiment.rowrun import Work, run_row
 from autofedavg.experiment.run import check_run
+from autofedavg.experiment.secret import secret_of
 from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.problem import Problem
@@ -99,7 +100,11 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
     joined = Joined(fleet, job.sites, said)
     check_run(row.method, row.T, row.general.select, server, joined.roster())
     quorum = row.general.quorum or None
-    federation = Federation(joined, quorum=quorum, exchange=row.exchange, seeds=seeds, remote=True)
+    with disk_errors(path):
+        secret = secret_of(path)
+    federation = Federation(
+        joined, quorum=quorum, exchange=row.exchange, seeds=seeds, secret=secret, remote=True
+    )
 
     def about() -> dict[str, Any]:
         return environment(
@@ -115,7 +120,8 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
             layers=list(row.method.layer_names(layout)),
         )
 
-    return Work(row, job.seed, federation, w0, layout, "cpu", about)
+    cautions = row.method.cautions(len(job.sites))
+    return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
 
 
 def _say_failed(path: Path, error: AutoFedAvgError) -> None:
