@@ -2,10 +2,12 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR, JOB_FILE
+from autofedavg.engines.flare.rights import FILES, OTHERS
 from autofedavg.engines.remote.job import Job
 from hospitals import CANARY, build_hospitals
 
@@ -114,22 +116,117 @@ def test_a_job_names_no_path_of_whoever_made_it(say, tmp_path, monkeypatch):
         assert not file.is_file() or CANARY not in file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("kit", "wanted"), [("fed_server.json", CONTROLLER), ("fed_client.json", EXECUTOR)]
-)
-def test_allow_puts_our_class_on_a_kits_list_and_keeps_logs_at_the_site(kit, wanted, say, tmp_path):
-    (tmp_path / "startup").mkdir()
-    (tmp_path / "local").mkdir()
-    (tmp_path / "startup" / kit).write_text("{}")
+KITS = [("fed_server.json", CONTROLLER), ("fed_client.json", EXECUTOR)]
+
+
+def a_kit(folder, kind: str, **files) -> Path:
+    (folder / "startup").mkdir()
+    (folder / "local").mkdir()
+    (folder / "startup" / kind).write_text("{}")
     given = {"class_allow_list": ["nvflare.x"], "allow_log_streaming": True, "more": 1}
-    (tmp_path / "local" / "resources.json.default").write_text(json.dumps(given))
+    for name, content in {"resources.json.default": given, **files}.items():
+        (folder / "local" / name).write_text(json.dumps(content))
+    return folder / "local"
+
+
+def rights_in(local) -> dict:
+    return json.loads((local / "authorization.json").read_text())["permissions"]
+
+
+@pytest.mark.parametrize(("kit", "wanted"), KITS)
+def test_allow_puts_our_class_on_a_kits_list_and_keeps_logs_at_the_site(kit, wanted, say, tmp_path):
+    local = a_kit(tmp_path, kit)
     for _ in range(2):
         code, out, _ = say("allow", tmp_path)
-        assert (code, out) == (0, f"allowed: {wanted}\n")
-    made = json.loads((tmp_path / "local" / "resources.json").read_text())
+        assert (code, out.splitlines()[0]) == (0, f"allowed: {wanted}")
+    made = json.loads((local / "resources.json").read_text())
     assert made["class_allow_list"] == ["nvflare.x", wanted]
     assert made["more"] == 1
     assert made["allow_log_streaming"] is (wanted == CONTROLLER)
+    doors = list(local.glob("*__p_resources.json"))
+    assert len(doors) == (wanted == EXECUTOR)
+    assert ("closed: to messages of other sites\n" in out) == (wanted == EXECUTOR)
+    for door in doors:
+        (part,) = json.loads(door.read_text())["components"]
+        assert part["path"] == "autofedavg.engines.flare.door.SiteDoor"
+
+
+@pytest.mark.parametrize("kit", [kit for kit, _ in KITS])
+def test_allow_takes_code_and_files_from_every_role(kit, say, tmp_path):
+    theirs = {
+        "format_version": "1.0",
+        "permissions": {
+            "project_admin": "any",
+            "org_admin": {"view": "any", "shell_commands": "o:site", "byoc": "none"},
+            "lead": {"submit_job": "any", "view": ["o:site"], " BYOC ": "any", "cat": "n:lee"},
+            "guest": "none",
+            "member": {"view": "any"},
+        },
+    }
+    local = a_kit(tmp_path, kit, **{"authorization.json.default": theirs})
+    code, out, _ = say("allow", tmp_path)
+    assert code == 0
+    whom = "lead, org_admin, project_admin"
+    assert f"denied: code in jobs, and files of this kit ({whom}; other rules: FLARE's)" in out
+    made = rights_in(local)
+    admin = made.pop("project_admin")
+    denied = {"byoc", "shell_commands", "server-predeployed-flwr"}
+    assert {right for right, who in admin.items() if who == "none"} == denied
+    assert {admin[right] for right in admin.keys() - denied} == {"any"}
+    assert {"submit_job", "manage_job", "download_job", "view", "operate"} <= admin.keys()
+    assert made == {
+        "org_admin": {"view": "any", "shell_commands": "none", "byoc": "none"},
+        "lead": {"submit_job": "any", "view": ["o:site"], " BYOC ": "none", "cat": "none"},
+        "guest": "none",
+        "member": {"view": "any"},
+    }
+    assert json.loads((local / "authorization.json.default").read_text()) == theirs
+
+
+def test_allow_keeps_a_kits_own_rules_and_says_so(say, tmp_path):
+    own = {"format_version": "1.0", "permissions": {"ward": {"view": "o:site", "byoc": "any"}}}
+    local = a_kit(
+        tmp_path,
+        "fed_client.json",
+        **{"authorization.json": own, "authorization.json.default": {"permissions": {"x": "any"}}},
+    )
+    _, out, _ = say("allow", tmp_path)
+    assert "(ward; other rules: the kit's own)" in out
+    assert rights_in(local) == {"ward": {"view": "o:site", "byoc": "none"}}
+    _, out, _ = say("allow", tmp_path, "--json")
+    assert json.loads(out) == {"allowed": EXECUTOR, "policy": "the kit's own", "denied": []}
+    _, out, _ = say("allow", tmp_path)
+    assert "(nobody had the right; other rules: the kit's own)" in out
+
+
+def test_a_kit_without_rules_gets_some(say, tmp_path):
+    local = a_kit(tmp_path, "fed_client.json")
+    _, out, _ = say("allow", tmp_path)
+    assert "(project_admin; other rules: none)" in out
+    assert rights_in(local)["project_admin"]["byoc"] == "none"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"permissions": {"lead": 3}}'])
+def test_rules_that_cannot_be_read_leave_a_kit_as_it_was(content, say, tmp_path):
+    local = a_kit(tmp_path, "fed_client.json")
+    (local / "authorization.json").write_text(content)
+    before = sorted(local.iterdir())
+    code, _, said = say("allow", tmp_path)
+    assert code == 1
+    assert "authorization.json: cannot be read" in said
+    assert sorted(local.iterdir()) == before
+
+
+def test_every_right_that_flare_knows_is_kept_or_denied():
+    flare = pytest.importorskip("nvflare.apis.fl_constant", reason="needs the extra `flare`")
+    security = pytest.importorskip("nvflare.security.security")
+    names = vars(flare.AdminCommandNames)
+    known = {name for key, name in names.items() if key.isupper()}
+    alone = known - security.COMMAND_CATEGORIES.keys()
+    known = alone | set(security.COMMAND_CATEGORIES.values())
+    assert known - {"shell_commands"} == set(OTHERS)
+    shell = {c for c, kind in security.COMMAND_CATEGORIES.items() if kind == "shell_commands"}
+    assert {"shell_commands", *shell} == set(FILES)
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"class_allow_list": 3}'])

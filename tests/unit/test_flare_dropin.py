@@ -23,11 +23,12 @@ from nvflare.job_config.api import FedJob
 
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
-from autofedavg.engines.flare.answering import _given
+from autofedavg.engines.flare.answering import TOPIC, _given
 from autofedavg.engines.flare.dropin import LearnedFedAvg, LearnedWeights, answer_with
 from autofedavg.engines.flare.learned import AuxCarrier
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.notes import Lost, Note
+from lookalike_cells import AUX, Cell
 from others_job import batch, loss_of, network
 
 SITES = ("A", "B", "C")
@@ -38,6 +39,10 @@ class Engine:
 
     def __init__(self, spoil=lambda site, reply: reply):
         self.handlers, self.spoil, self.turn = {}, spoil, threading.Lock()
+        self.cell = Cell("A.job")
+
+    def get_cell(self):
+        return self.cell
 
     def register_aux_message_handler(self, topic, handler):
         self.handlers[topic] = handler
@@ -309,3 +314,9 @@ def test_a_job_holds_every_setting(tmp_path):
     assert (again.num_rounds, again._learner.method.S, again._learner.method.t0) == (4, 7, 2)
     [client] = tmp_path.rglob("config_fed_client.json")
     assert "autofedavg.engines.flare.answering.LearnedWeights" in client.read_text()
+
+
+def test_a_site_answers_the_servers_job_alone(engine):
+    assert not engine.cell.refuses("server.job", AUX, TOPIC)
+    for origin in ("server", "A", "B.job"):
+        assert engine.cell.refuses(origin, AUX, TOPIC)

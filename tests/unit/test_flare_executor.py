@@ -6,6 +6,7 @@ pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 
 import torch
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
@@ -14,6 +15,7 @@ from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_
 from autofedavg.engines.flare.fleet import BY_TASK, TOPIC
 from autofedavg.engines.flare.pushing import VERB
 from autofedavg.notes import Note
+from lookalike_cells import AUX, Cell
 
 SECRET = "case 0815"
 
@@ -37,7 +39,7 @@ class Site(FLContext):
 
     def __init__(self, folder):
         super().__init__()
-        self.folder, self.handlers = folder, {}
+        self.folder, self.handlers, self.cell = folder, {}, Cell("A.job")
 
     def get_engine(self, *_args, **_more):
         return self
@@ -60,15 +62,26 @@ class Site(FLContext):
     def get_run_abort_signal(self):
         return Signal()
 
+    def get_cell(self):
+        return self.cell
+
+    def fire_event(self, *_args):
+        """Nobody listens."""
+
     def register_aux_message_handler(self, topic, handler):
         self.handlers[topic] = handler
 
 
-@pytest.mark.parametrize("small", [True, False])
-def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(tmp_path, monkeypatch, small):
+@pytest.fixture
+def site(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "SiteDesk", Desk)
     monkeypatch.setattr(executors, "text_in", lambda _folder: "{}")
-    site, executor = Site(tmp_path), executors.AutoFedAvgExecutor()
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(site, small):
+    executor = executors.AutoFedAvgExecutor()
     executor.handle_event(EventType.START_RUN, site)
     verb = "update_beta" if small else min(BY_TASK)
 
@@ -85,3 +98,27 @@ def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(tmp_path, mon
         assert error.startswith(f"its answer to {verb} cannot be sent (")
         assert SECRET not in error
     assert ask() == {"verb": verb}
+
+
+@pytest.mark.parametrize(
+    ("verb", "arrays"),
+    [
+        *((verb, {}) for verb in sorted(BY_TASK)),
+        ("anything", {}),
+        ("hello", {"values": torch.zeros(3)}),
+        ("update_beta", {"beta": torch.zeros(3), "values": torch.zeros(3)}),
+    ],
+)
+def test_a_message_asks_for_small_things_and_holds_no_model(verb, arrays, site):
+    executors.AutoFedAvgExecutor().handle_event(EventType.START_RUN, site)
+    asked = as_letter(Note(arrays, {"t": 1}))
+    asked.set_header(VERB, verb)
+    reply = site.handlers[TOPIC](TOPIC, asked, site)
+    assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
+
+
+def test_the_desk_is_open_to_the_servers_job_alone(site):
+    executors.AutoFedAvgExecutor().handle_event(EventType.START_RUN, site)
+    assert not site.cell.refuses("server.job", AUX, TOPIC)
+    for origin in ("server", "server.other", "A", "B.job"):
+        assert site.cell.refuses(origin, AUX, TOPIC)

@@ -57,8 +57,15 @@ def allow(
     kit: Annotated[Path, typer.Argument(help="A FLARE startup kit, of a server or a site.")],
     as_json: AsJson = False,
 ) -> None:
-    """Put this package's class on the allow list of a FLARE startup kit."""
+    """Let a FLARE startup kit run this package's part of a job, and no other code."""
     from autofedavg.engines.flare.allow import allow as put
 
-    name = put(kit)
-    typer.echo(json.dumps({"allowed": name}) if as_json else f"allowed: {name}")
+    done = put(kit)
+    if as_json:
+        typer.echo(json.dumps({"allowed": done.name, "policy": done.policy, "denied": done.roles}))
+        return
+    typer.echo(f"allowed: {done.name}")
+    whom = ", ".join(done.roles) or "nobody had the right"
+    typer.echo(f"denied: code in jobs, and files of this kit ({whom}; other rules: {done.policy})")
+    if done.is_site:
+        typer.echo("closed: to messages of other sites")

@@ -6,7 +6,7 @@ ENGINES = Registry(
     "engine",
     {
         "simulator": "autofedavg.engines.simulator:Simulator",
-        "flare": "autofedavg.engines.flare:Loopback",
+        "flare": "autofedavg.engines.flare.loopback:Loopback",
         "flower": "autofedavg.engines.flower:Loopback",
     },
 )

@@ -13,6 +13,7 @@ from torch import nn
 
 from autofedavg.engines.dropin.responder import Batches, Responder
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.engines.flare.door import Door
 from autofedavg.engines.flare.pushing import VERB
 from autofedavg.errors import AutoFedAvgError, ConfigError, error_facts
 from autofedavg.notes import Note
@@ -30,6 +31,7 @@ class LearnedWeights(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
             _given.clear()
+            Door(fl_ctx.get_engine().get_cell(), TOPIC)
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._handle)
 
     def _handle(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:

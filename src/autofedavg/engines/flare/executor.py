@@ -19,13 +19,14 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.engines.flare.door import Door
 from autofedavg.engines.flare.export import text_in
-from autofedavg.engines.flare.fleet import BY_TASK, GLANCE, TOPIC
+from autofedavg.engines.flare.fleet import BY_TASK, GLANCE, IN_LETTERS, LETTERS, TOPIC
 from autofedavg.engines.flare.pushing import VERB, WITHIN
 from autofedavg.engines.remote.desk import SiteDesk
-from autofedavg.errors import AutoFedAvgError
+from autofedavg.errors import AutoFedAvgError, from_outside
 from autofedavg.notes import Note
-from autofedavg.wire import not_sent
+from autofedavg.wire import WireError, not_sent
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
         # One thread does all of the site's work: what arrives in between waits for its turn, and
         # torch sees one caller. A daemon, so that a long answer cannot keep the process alive.
         threading.Thread(target=self._do_work, name="autofedavg-desk", daemon=True).start()
+        Door(fl_ctx.get_engine().get_cell(), TOPIC)
         fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._read_message)
 
     def _do_work(self) -> None:
@@ -72,10 +74,13 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             self._work.get()()
 
     def _read_message(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """A small note, as a message."""
+        """A small note, as a message; what may carry a model comes as a task, past the filters."""
         verb = str(request.get_header(VERB))
+        if verb not in LETTERS:
+            self.log_error(fl_ctx, f"refused: {from_outside(verb)} does not come as a message")
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
         stop = fl_ctx.get_run_abort_signal() or Signal()
-        return self._answer(verb, request, of_letter, as_letter, fl_ctx, stop)
+        return self._answer(verb, request, _of_small_letter, as_letter, fl_ctx, stop)
 
     def _answer(
         self,
@@ -112,6 +117,14 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             except AutoFedAvgError as error:
                 self.log_error(fl_ctx, f"{verb}: {error}")
                 return make_reply(ReturnCode.BAD_REQUEST_DATA)
+
+
+def _of_small_letter(message: object) -> Note:
+    """The note in a small message, which holds no model."""
+    note = of_letter(message)
+    if more := note.arrays.keys() - IN_LETTERS:
+        raise WireError(f"a message with {from_outside(', '.join(sorted(more)))} in it is refused")
+    return note
 
 
 def _written(verb: str, answer: Note, write: Callable[[Note], Shareable]) -> Shareable:

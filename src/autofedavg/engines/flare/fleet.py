@@ -25,6 +25,8 @@ from autofedavg.notes import Lost, Note
 
 TOPIC = "autofedavg"
 BY_TASK = frozenset(TASKS)  # what may carry a model: the others are small
+LETTERS = frozenset({"hello", "update_beta", "class_counts"})  # these others
+IN_LETTERS = frozenset({"beta"})  # the arrays that they may carry
 GLANCE = 0.25  # seconds between looks at whether the job was stopped or a site lost
 LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer is still there
 PING = 2.0  # seconds

