@@ -1,4 +1,4 @@
-"""Settings shared by all tests: generated volumes go to the test cache, not to the user's."""
+"""Settings shared by all tests: generated volumes and sites' secrets go to the test cache."""
 
 import os
 from importlib.util import find_spec
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 os.environ["AUTOFEDAVG_CACHE"] = str(Path(__file__).parent / ".pytest_cache" / "autofedavg")
+os.environ["AUTOFEDAVG_STATE"] = str(Path(__file__).parent / ".pytest_cache" / "state")
 
 # Doctests are looked for in every module, and these need Triton, which comes with CUDA.
 if find_spec("triton") is None:

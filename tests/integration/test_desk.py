@@ -25,6 +25,7 @@ HELLO = Note({}, {})
 @pytest.fixture
 def hospitals(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOFEDAVG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOFEDAVG_STATE", str(tmp_path / "state"))
     return build_hospitals(tmp_path / "world")
 
 
@@ -69,7 +70,9 @@ def test_numbers_stand_for_cases_and_the_site_keeps_the_key(hospitals, tmp_path)
     job = job_of(read_study(study), "auto-fedavg")
     path = host(job, DeskFleet(job, files), tmp_path / "runs")
     said = {score.case for score in Ledger(path).scores() if score.site == "north"}
-    (table,) = files["north"].parent.glob("autofedavg-cases-test-*.csv")
+    assert not list(files["north"].parent.glob("*cases*"))
+    (table,) = (tmp_path / "state" / "north").glob("cases-test-*.csv")
+    assert [oct(p.stat().st_mode & 0o777) for p in (table, table.parent)] == ["0o600", "0o700"]
     with table.open(newline="") as handle:
         key = {row["number"]: row["case"] for row in csv.DictReader(handle)}
     assert said == set(key)
@@ -271,3 +274,40 @@ def test_a_run_whose_test_alone_is_left_goes_on_over_new_and_old_desks(hospitals
     again = DeskFleet(job, files)
     again.desks["north"] = first.desks["north"]  # on Flower a site's worker outlives the server
     assert Ledger(host(job, again, tmp_path / "runs")).status() == "finished"
+
+
+def digests(desk: SiteDesk) -> tuple[str, str]:
+    said = desk.answer("hello", HELLO).facts
+    return said["split_sha256"], said["content_sha256"]
+
+
+def test_digests_of_private_names_cannot_be_checked_against_a_guess(hospitals, monkeypatch):
+    """Whoever knows the very names, splits and files cannot find them in what a site says."""
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    desk = SiteDesk(job.text(), "north", files["north"])
+    told = digests(desk)
+    about = read_site_file(files["north"]).placed(job.row.task, "").describe()
+    assert not set(told) & {about["split_sha256"], about["content_sha256"]}
+    assert [len(digest) for digest in told] == [64, 64]
+    assert digests(SiteDesk(job.text(), "north", files["north"])) == told  # after a restart
+    files["north"].write_text('state = "elsewhere"\n' + files["north"].read_text())
+    moved = digests(SiteDesk(job.text(), "north", files["north"]))
+    assert not set(moved) & set(told)
+    assert (files["north"].parent / "elsewhere" / "north" / "secret").stat().st_size == 32
+    monkeypatch.setattr(type(job.row.task), "private_names", False)  # published: sites can compare
+    plain = digests(SiteDesk(job.text(), "north", files["north"]))
+    assert plain == (about["split_sha256"], about["content_sha256"])
+
+
+def test_a_run_on_private_data_is_resumed_by_the_kept_secret(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study), "auto-fedavg")
+    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    RunFolder(path).set_status("running")  # as if it had been killed
+    host(job, DeskFleet(job, files), tmp_path / "runs")
+    assert Ledger(path).status() == "finished"
+    RunFolder(path).set_status("running")
+    (tmp_path / "state" / "west" / "secret").unlink()
+    with pytest.raises(DataError, match="site west, joining: the splits of its data are not those"):
+        host(job, DeskFleet(job, files), tmp_path / "runs")

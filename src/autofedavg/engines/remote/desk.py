@@ -6,9 +6,7 @@ site's own log; where the names of cases are private, numbers leave instead.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import logging
 import threading
 from collections.abc import Mapping
@@ -21,14 +19,13 @@ from autofedavg import __version__
 from autofedavg.answers import lacks
 from autofedavg.client import Client
 from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.keeping import Keeping, state_home
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.errors import AutoFedAvgError, DataError, TrainingError, printable
-from autofedavg.experiment.store import write_atomically
 from autofedavg.notes import Note
 from autofedavg.seeds import Seeds, global_seed
 from autofedavg.shelves import MemoryShelf
-from autofedavg.task import Task
 from autofedavg.wire import facts_text
 from autofedavg.workbench import Workbench, checked_device
 
@@ -54,7 +51,7 @@ class SiteDesk:
         self._turn = threading.Lock()
         self._client: Client | None = None
         self._said: dict[str, Any] = {}
-        self._task: Task | None = None
+        self._keeping: Keeping | None = None  # where the names of cases are private
         self._policy: Policy | None = None
 
     def answer(self, verb: str, note: Note) -> Note:
@@ -114,15 +111,18 @@ class SiteDesk:
                     "job's: other versions of MONAI or PyTorch, perhaps"
                 )
             data, about = problem.sites[self.site], task.describe()
+            digests = {key: str(about.get(key, "")) for key in ("split_sha256", "content_sha256")}
+            if task.private_names:
+                # Whoever can guess the names of cases could check a guess against a bare digest.
+                self._keeping = Keeping(state_home(mine.state), self.site)
+                digests = {key: self._keeping.salted(value) for key, value in digests.items()}
             self._said = {
                 "version": __version__,
                 "network": job.network,
                 "torch": str(torch.__version__),
                 "cases": {split: int(n) for split, n in data.cases().items()},
-                "split_sha256": about.get("split_sha256", ""),
-                "content_sha256": about.get("content_sha256", ""),
+                **digests,
             }
-            self._task = task
             self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryShelf())
             self._policy = Policy(job, bench.layout)
         return self._client, self._policy
@@ -146,31 +146,18 @@ class SiteDesk:
     def _without_names(self, note: Note, answer: Note) -> Note:
         """Scores with numbers instead of the names of cases, where names are private."""
         scores = answer.facts.get("scores")
-        if scores is None or self._task is None or not self._task.private_names:
+        if scores is None or self._keeping is None:
             return answer
         split = str(note.facts["split"])
         names = sorted({name for name, _, _ in scores})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:
-            self._keep_names(split, numbers)
+            # Other splits, other numbers.
+            self._keeping.keep_names(split, str(self._said["split_sha256"])[:8], numbers)
         except OSError as error:
             log.warning("which number is which case could not be written down: %s", error)
         renamed = [[numbers[name], metric, value] for name, metric, value in scores]
         return Note(answer.arrays, {**answer.facts, "scores": renamed})
-
-    def _keep_names(self, split: str, numbers: dict[str, str]) -> None:
-        """Which number is which case, beside the site's own file, for the site alone."""
-        if self._local is None:
-            return
-        table = io.StringIO()
-        rows = csv.writer(table)
-        rows.writerow(["number", "case"])
-        rows.writerows([number, name] for name, number in numbers.items())
-        which = str(self._said["split_sha256"])[:8]  # other splits, other numbers
-        path = self._local.with_name(f"autofedavg-cases-{split}-{which}.csv")
-        content = table.getvalue().encode()
-        if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, content)
 
 
 def data_digest(said: Mapping[str, Any]) -> str:

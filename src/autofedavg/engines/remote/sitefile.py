@@ -22,6 +22,11 @@ class SiteFile(Settings):
     allow_outside: bool = setting(
         False, origin="ours", help="whether a data list's paths may lead out of its root folder"
     )
+    state: str = setting(
+        "",
+        origin="ours",
+        help="folder for what the site keeps for itself; empty for ~/.local/state/autofedavg",
+    )
     task: dict[str, str] = setting(
         {}, origin="ours", help="the task's paths at this site, e.g. datalist, root and cache"
     )
@@ -66,7 +71,8 @@ def read_site_file(path: Path | None) -> SiteFile:
     found: SiteFile = validate(SiteFile, values, str(path), "")
     here = path.absolute().parent
     placed = {name: str(here / value) if value else "" for name, value in found.task.items()}
-    return found.model_copy(update={"task": placed})
+    state = str(here / found.state) if found.state else ""
+    return found.model_copy(update={"task": placed, "state": state})
 
 
 def site_file_text(task: Task, device: str = "cpu") -> str:
