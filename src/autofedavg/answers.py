@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.averaging import Model
-from autofedavg.errors import AutoFedAvgError, error_in, from_outside, printable
+from autofedavg.errors import AutoFedAvgError, error_in, from_outside
 from autofedavg.exchange import Encoding
 from autofedavg.notes import Note, Score, Site
 from autofedavg.traffic import Kind, kinds, opened
@@ -22,6 +22,12 @@ from autofedavg.traffic import Kind, kinds, opened
 # Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
 # and a Dirichlet's weights vary by a thousandth at a concentration of a million.
 THETA_BOUND = 1e6
+# Finite is not enough: two scores of 1e308 have no mean, and one wins every selection
+# (decision 45). Voxels and the like are counted beside the score.
+SCORE_BOUND, COUNT_BOUND = 1e6, 1e12
+LONGEST_NAME = 200  # characters of a case's or a metric's
+MOST_METRICS = 1000
+MOST_CLASSES, MOST_CASES = 10_000, 10**9
 SAME_STUDY = "give every site the same study"
 
 
@@ -61,11 +67,18 @@ def refuse_error(answer: Note) -> None:
 
 
 def number(answer: Note, fact: str) -> float:
-    """A finite number that a site was asked for."""
-    value = finite(answer.facts.get(fact, math.nan))
-    if value is None:
-        raise BadAnswer(f"its {fact} is {from_outside(answer.facts.get(fact, math.nan))}")
+    """A loss or a score that a site was asked for: finite, and not beyond all reason."""
+    given = answer.facts.get(fact, math.nan)
+    value = finite(given)
+    if value is None or abs(value) > SCORE_BOUND:
+        raise _out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
     return value
+
+
+def _out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadAnswer:
+    if value is None:
+        return BadAnswer(f"{what} is {from_outside(given)}")
+    return BadAnswer(f"{what} is {value!r}, beyond {bound:g}", "look at this site's data")
 
 
 def finite(value: Any) -> float | None:
@@ -91,7 +104,7 @@ def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
     found = {k: Kind(a.shape, a.dtype) for k, a in answer.arrays.items()}
     if expected != found:
         raise BadAnswer(
-            f"its model does not fit the network: {found} instead of {expected}",
+            f"its model does not fit the network: {from_outside(found)} instead of {expected}",
             SAME_STUDY,
         )
     model = opened(answer.arrays, how, start.values.dtype, start, start.form)
@@ -140,7 +153,7 @@ def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> tuple[T
 
 
 def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -> list[Score]:
-    """One finite number per case and metric, no case twice, and all of the site's cases.
+    """One number within bounds per case and metric, no case twice, all of the site's cases.
 
     Args:
         answer: the site's.
@@ -159,12 +172,19 @@ def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -
         case, name, given = line
         if not isinstance(case, str) or not isinstance(name, str):
             raise BadAnswer(f"sent {from_outside(line)} for a score")
-        value = finite(given)
-        if value is None:
-            raise BadAnswer(f"{printable(name)} of case {printable(case)} is {from_outside(given)}")
+        if len(case) > LONGEST_NAME or len(name) > LONGEST_NAME:
+            long = max(case, name, key=len)
+            told = f"a name has {len(long)} characters, more than {LONGEST_NAME}"
+            raise BadAnswer(f"{told}: {from_outside(long)}")
+        value, bound = finite(given), SCORE_BOUND if name == metric else COUNT_BOUND
+        if value is None or abs(value) > bound:
+            what = f"{from_outside(name)} of case {from_outside(case)}"
+            raise _out_of_bounds(what, given, value, bound)
         if (case, name) in rows:
-            raise BadAnswer(f"scored case {printable(case)} twice")
+            raise BadAnswer(f"scored case {from_outside(case)} twice")
         rows[case, name] = Score(site.name, case, name, value)
+    if len({name for _, name in rows}) > MOST_METRICS:
+        raise BadAnswer(f"has more than {MOST_METRICS} scores for a case", SAME_STUDY)
     _refuse_holes(rows, site, split, metric)
     return list(rows.values())
 
@@ -176,7 +196,7 @@ def _refuse_holes(
     cases = dict.fromkeys(case for case, _ in rows)
     for case in cases:
         if metric is not None and (case, metric) not in rows:
-            raise BadAnswer(f"case {printable(case)} has no {metric}", SAME_STUDY)
+            raise BadAnswer(f"case {from_outside(case)} has no {metric}", SAME_STUDY)
     count = site.cases.get(split, len(cases))
     if len(cases) != count:
         raise BadAnswer(f"scored {len(cases)} cases of {split}, and it has {count}", SAME_STUDY)
@@ -188,8 +208,9 @@ def class_counts_of(answer: Note) -> list[int] | None:
     counts = answer.facts.get("classes")
     if counts is None:
         return None
-    whole = isinstance(counts, list) and all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts
+    whole = isinstance(counts, list) and len(counts) <= MOST_CLASSES
+    whole = whole and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MOST_CASES for n in counts
     )
     if not whole:
         raise BadAnswer(f"its class counts are {from_outside(counts)}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from autofedavg.answers import BadAnswer, refuse_error, size_of
-from autofedavg.errors import FederationError, printable
+from autofedavg.errors import FederationError, from_outside
 from autofedavg.exchange import Exchange
 from autofedavg.notes import Fleet, Lost, Note, Traffic, total_bytes
 
@@ -178,7 +178,7 @@ class Calls:
         self, ask: Ask[Answer], name: str, note: Note, answer: Lost | None, over: bool
     ) -> Note | None:
         """Notes that there is no answer; what the client is sent next if it is asked again."""
-        reason = printable(answer.reason) if isinstance(answer, Lost) else "no answer"
+        reason = from_outside(answer.reason) if isinstance(answer, Lost) else "no answer"
         if ask.tries[name] == self.exchange.retries or over:
             self._happened(ask, name, "lost", reason)
             ask.gone[name] = f"did not answer ({reason})"

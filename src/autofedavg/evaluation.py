@@ -7,6 +7,7 @@ Beside them, whether LearnAggWeight lowered its loss.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -68,7 +69,7 @@ def summarise(scores: Scores, metric: str) -> Summary:
     """The numbers of one run from its test scores."""
     means: dict[str, dict[str, float]] = {}
     for tested, column in sorted(scores.columns(metric=metric, split="test")):
-        means.setdefault(tested.model, {})[tested.site] = statistics.fmean(column.values)
+        means.setdefault(tested.model, {})[tested.site] = mean_of(column.values)
     matrix = {
         model.removeprefix("local-"): sites
         for model, sites in sorted(means.items())
@@ -86,7 +87,7 @@ def case_means(
         for tested, column in scores.columns(model, metric, "test"):
             for case, value in zip(*column, strict=True):
                 found.setdefault((tested.site, case), []).append(value)
-    return {key: statistics.fmean(values) for key, values in found.items()}
+    return {key: mean_of(values) for key, values in found.items()}
 
 
 def compare(
@@ -114,7 +115,7 @@ def compare(
     by_site: dict[str, list[float]] = {}
     for key, difference in zip(keys, differences, strict=True):
         by_site.setdefault(key[0], []).append(float(difference))
-    gain = statistics.fmean(map(statistics.fmean, by_site.values()))
+    gain = mean_of(list(map(mean_of, by_site.values())))
     if not differences.any():
         return Paired(1.0, gain, len(keys), 0)
     p = float(stats.wilcoxon(differences, zero_method="wilcox").pvalue)
@@ -125,13 +126,42 @@ def compare(
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation over repeats; no deviation for a single one."""
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return statistics.fmean(values), spread
+    mean = mean_of(values)
+    if len(values) < 2:
+        return mean, None
+    try:
+        return mean, statistics.stdev(values)
+    except OverflowError:
+        return mean, math.inf
+
+
+def mean_of(values: Sequence[float], shares: Sequence[float] | None = None) -> float:
+    """The mean, also of numbers whose sum no float holds: folders of earlier versions have some.
+
+    Args:
+        values: one or more finite numbers.
+        shares: how much each counts; equally, if not given.
+
+    Example:
+        >>> mean_of([1.0, 2.0]), mean_of([1.5e308, 1.5e308]), mean_of([1e308, 0.0], [1e9, 3e9])
+        (1.5, 1.5e+308, 2.5e+307)
+    """
+    try:
+        mean = statistics.fmean(values, shares)
+    except OverflowError:
+        mean = math.inf
+    if math.isfinite(mean):
+        return mean
+    weights = [1.0] * len(values) if shares is None else shares
+    total = math.fsum(weights)
+    return math.fsum(
+        value * (weight / total) for value, weight in zip(values, weights, strict=True)
+    )
 
 
 def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
-    return statistics.fmean(known) if known else None
+    return mean_of(known) if known else None
 
 
 def loss_ends(
@@ -164,9 +194,8 @@ def loss_ends(
     if not found:
         return None
     shares, firsts, lasts = zip(*found, strict=True)
-    return steps, statistics.fmean(firsts, shares), statistics.fmean(lasts, shares)
+    return steps, mean_of(firsts, shares), mean_of(lasts, shares)
 
 
 def _known_mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    return _mean(value for value in values if value is not None)

@@ -176,6 +176,22 @@ def test_report_names_a_damaged_folder(finished) -> None:
         read_results([finished])
 
 
+@pytest.mark.parametrize("file", ["scores.csv", "rounds.jsonl"])
+def test_report_refuses_numbers_that_no_run_writes(finished, file) -> None:
+    """Finite, and without a mean: earlier versions took them from a site."""
+    path = finished / "fedavg/seed-0" / file
+    if file == "scores.csv":
+        head, *rows = path.read_text().splitlines()
+        rows = [",".join([*row.split(",")[:-1], "1.7e308"]) for row in rows]
+        path.write_text("\n".join([head, *rows]) + "\n")
+    else:
+        line = json.loads(path.read_text().splitlines()[0])
+        line["learning_loss"] = {"I": [1.7e308] * 20}
+        path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(RunError, match=r"this run folder is damaged .* or too large"):
+        read_results([finished])
+
+
 def test_report_refuses_an_unknown_baseline(finished) -> None:
     with pytest.raises(RunError, match="baseline 'x' is not among the runs; choose from: fedavg"):
         read_results([finished], "x")

@@ -488,7 +488,80 @@ def test_cases_are_counted_only_where_their_number_is_known(problem, w0):
     assert len(Federation(fleet).evaluate(w0, "validation", METRIC).rows) == 17
 
 
-@pytest.mark.parametrize("counts", [[1, -1], [True], "3", {"0": 3}, [1.5]])
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        ([["7", METRIC, 1.0001e6]], r"score of case 7 is 1000100.0, beyond 1e\+06"),
+        ([["7", METRIC, -1.7e308]], r"score of case 7 is -1.7e\+308, beyond 1e\+06"),
+        (
+            [["7", "label_voxels", 1.1e12]],
+            r"label_voxels of case 7 is 1100000000000.0, beyond 1e\+12",
+        ),
+        ([["x" * 201, METRIC, 0.5]], "a name has 201 characters, more than 200: x{201}$"),
+        ([["7", "y" * 200_000, 0.5]], "a name has 200000 characters, more than 200: y{290}"),
+        ([["7", f"m{i}", 0.5] for i in range(1001)], "has more than 1000 scores for a case"),
+    ],
+    ids=["score", "overflow", "count", "case", "metric", "metrics"],
+)
+def test_what_no_site_has_to_say_is_refused(problem, w0, scores, says):
+    answer = Note({}, {"scores": scores})
+    fleet = DirectFleet(problem, intercept=forge("B", "evaluate", answer))
+    with pytest.raises(FederationError, match=f"^client B, evaluate: {says}") as refused:
+        Federation(fleet).evaluate(w0, "validation", METRIC)
+    assert len(str(refused.value)) < 500
+    left = Federation(fleet, quorum=2, exchange=Exchange(bad_answers="drop"))
+    assert list(left.evaluate(w0, "validation", METRIC).by_site(METRIC)) == ["A", "C"]
+
+
+def test_what_a_site_may_say_at_most(problem, w0):
+    """Voxels are counted beside the score, and a large organ has many."""
+    cases = [f"{i}{'x' * 199}" for i in range(6)]
+    said = [[case, METRIC, 1e6] for case in cases] + [[case, "voxels", 1e9] for case in cases]
+    said += [[case, f"m{i}", 0.5] for case in cases for i in range(998)]
+    fleet = DirectFleet(problem, intercept=forge("B", "evaluate", Note({}, {"scores": said})))
+    rows = Federation(fleet).evaluate(w0, "validation", METRIC).rows
+    assert len(rows) == 6 + 6000 + 6
+
+
+@pytest.mark.parametrize("loss", [1.1e6, -1.7e308])
+def test_a_loss_beyond_all_reason_is_refused(problem, w0, loss):
+    federation = Federation(DirectFleet(problem))
+    bank = trained(federation, w0)
+    whole = Note({"theta": BETA}, {"loss": loss})
+    federation.fleet.intercept = forge("B", "update_beta", whole)
+    with pytest.raises(FederationError, match=r"client B, .* its loss is .*, beyond 1e\+06"):
+        federation.update_beta(1, 1, BETA, **HOW)
+    federation.fleet.intercept = forge("B", "validate_local", Note({}, {"score": loss}))
+    with pytest.raises(FederationError, match=r"client B, .* its score is .*, beyond 1e\+06"):
+        federation.validate_local(1, bank, METRIC)
+
+
+def test_the_words_of_a_site_are_short_wherever_they_are_told(problem, w0):
+    """A reason goes to rounds.jsonl and to the log."""
+    names = {f"{i}{'z' * 500}": torch.zeros(1) for i in range(100)}
+    answers = {
+        "local_train": Note(names, {"loss": 0.5}),
+        "evaluate": Note(names, {}),
+        "update_beta": Note(names, {"loss": 0.5}),
+    }
+    for call, answer in answers.items():
+        federation = Federation(
+            DirectFleet(problem), quorum=2, exchange=Exchange(bad_answers="drop", retries=0)
+        )
+        bank = trained(federation, w0)
+        for forged in (answer, Lost("q" * 10**6)):
+            federation.fleet.intercept = forge("B", call, forged)
+            calls_of(federation, w0, bank)[call]()
+        happened = [e for e in federation.take_events() if e["what"] != "returned"]
+        assert [event["what"] for event in happened] == ["dropped", "lost"]
+        assert all(len(event["reason"]) < 700 for event in happened), happened
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[1, -1], [True], "3", {"0": 3}, [1.5], [10**400], [1] * 10_001],
+    ids=lambda c: str(c)[:9],
+)
 def test_class_counts_that_are_none_are_refused(problem, counts):
     answer = Note({}, {"classes": counts})
     fleet = DirectFleet(problem, intercept=forge("B", "class_counts", answer))

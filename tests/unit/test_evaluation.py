@@ -1,5 +1,7 @@
 """The paper's columns and its dagger, from per-case scores."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -11,6 +13,7 @@ from autofedavg.evaluation import (
     Summary,
     case_means,
     compare,
+    loss_ends,
     mean_and_spread,
     summarise,
 )
@@ -185,3 +188,25 @@ def test_no_dagger_where_the_test_leans_the_other_way() -> None:
     assert found.leans == -1
     assert not found.dagger
     assert compare(method, baseline, "B").leans == 1
+
+
+HUGE = 1.7e308  # two of them have no sum
+
+
+def test_what_earlier_versions_let_through_has_a_mean() -> None:
+    """A raw OverflowError came out of `report`."""
+    rows = [
+        ScoreRow(model, site, "test", f"{site}-{i}", "dice", value)
+        for model in ("global", "local-A", "local-B")
+        for site in "AB"
+        for i, value in enumerate((HUGE, HUGE))
+    ]
+    summary = summarise(Scores(rows), "dice")
+    assert summary.global_test_avg == summary.local_avg == summary.local_gen == HUGE
+    assert set(case_means([Scores(rows)] * 2, "dice").values()) == {HUGE}
+    assert mean_and_spread([HUGE, HUGE, HUGE]) == (pytest.approx(HUGE), 0.0)
+    assert mean_and_spread([HUGE, -HUGE]) == (0.0, math.inf)
+    pairs = {("A", str(i)): HUGE for i in range(3)}
+    assert compare(pairs, dict.fromkeys(pairs, 0.0)).gain == pytest.approx(HUGE)
+    losses = {"A": [HUGE] * 8, "B": [HUGE] * 8}
+    assert loss_ends(losses, {"A": 1e9, "B": 5.0}) == (8, pytest.approx(HUGE), pytest.approx(HUGE))

@@ -8,6 +8,8 @@ from typing import Any
 
 from autofedavg.scores import Scores
 
+BOUND = 1e100  # no run writes more, and sums of what is below it are finite
+
 
 def refuse_unfit(
     cases: Mapping[str, Any],
@@ -31,14 +33,18 @@ def refuse_unfit(
         numbers += [a for per_site in alpha or [] for a in _listed(per_site)]
         for event in line.get("events") or []:
             _ = event["site"], event["what"]
-        if not all(number is None or math.isfinite(number) for number in numbers):
-            raise ValueError(f"round {line['t']} has a number that is not finite")
+        if not all(number is None or _fits(number) for number in numbers):
+            raise ValueError(f"round {line['t']} has a number that is not finite, or too large")
     for tested, column in scores.columns():
         if tested.site not in cases:
             raise ValueError(f"scores.csv names {tested.site}, which is no site of this run")
         for case, value in zip(*column, strict=True):
-            if not math.isfinite(value):
-                raise ValueError(f"the score of {case} is not finite")
+            if not _fits(value):
+                raise ValueError(f"the score of {case} is not finite, or too large")
+
+
+def _fits(number: float) -> bool:
+    return math.isfinite(number) and abs(number) < BOUND
 
 
 def _listed(value: Any) -> list[Any]:
