@@ -101,6 +101,11 @@ def write_run(
     folder.set_status("finished")
 
 
+def model_file(run: Path, name: str = "best-global", ending: str = "json") -> Path:
+    """A file of a model that holds in a run folder."""
+    return run / "checkpoints" / f"{RunFolder(run).shelf.written(name)}.{ending}"
+
+
 def _round(t, random, method, sites, layers, learns, alone) -> dict:
     K = len(sites)
     beta = alpha = None

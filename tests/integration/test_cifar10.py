@@ -20,6 +20,7 @@ from autofedavg.tasks.cifar import files as cifar10_files
 from autofedavg.tasks.cifar10 import Cifar10
 from autofedavg.workbench import Training, Workbench
 from fedma_partition import FEDMA_16
+from folders import model_file
 from lookalikes import cifar10_binary, cifar10_python
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
@@ -115,8 +116,8 @@ def test_the_python_layout_gives_the_same_bits(folder, tmp_path) -> None:
     assert cli._main([*study, "--only", "n-dirichlet"]) == 0
     one, two = (home / "n-dirichlet/seed-0" for home in (folder, tmp_path / "pictures"))
     for name in ("last-2", "best-global"):
-        file = f"checkpoints/{name}.safetensors"
-        assert (one / file).read_bytes() == (two / file).read_bytes()
+        files = [model_file(run, name, "safetensors") for run in (one, two)]
+        assert files[0].read_bytes() == files[1].read_bytes()
     hashes = [json.loads((run / "environment.json").read_text())["data"] for run in (one, two)]
     assert hashes[0]["split_sha256"] == hashes[1]["split_sha256"]
     assert hashes[1]["layout"] == "python"

@@ -11,6 +11,7 @@ import pytest
 from autofedavg import cli
 from autofedavg.evaluation import summarise
 from autofedavg.experiment.store import RunFolder
+from folders import model_file
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,11 @@ def test_run_says_where_and_writes_a_whole_run_folder(study_folder) -> None:
     }  # fmt: skip
     assert RunFolder(folder).status() == "finished"
     stems = {path.stem for path in (folder / "checkpoints").iterdir()}
-    local = {"best-local-I", "best-local-II", "best-local-III"}
-    assert stems == {"last-2", "last-3", "best-global"} | local
+    models = {"best-global", "best-local-I", "best-local-II", "best-local-III"}
+    assert {stem.partition("@")[0] for stem in stems} == {"last-2", "last-3"} | models
+    named = json.loads((folder / "checkpoints" / "last-3.json").read_text())["models"]
+    assert {*named} == models
+    assert {*named.values()} <= stems
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["seed"] == 1
     assert environment["data"]["cases"]["I"]["train"] == 9
@@ -71,8 +75,9 @@ def test_number_of_workers_changes_no_bit(study_folder, tmp_path, tiny, say) -> 
         assert code == 0
     one, two = (tmp_path / str(n) / "tiny/n-dirichlet/seed-0" for n in (1, 2))
     for name in ("last-3", "best-global", "best-local-II"):
-        file = f"checkpoints/{name}.safetensors"
-        assert (one / file).read_bytes() == (two / file).read_bytes()
+        files = [model_file(run, name, "safetensors") for run in (one, two)]
+        assert files[0].name == files[1].name
+        assert files[0].read_bytes() == files[1].read_bytes()
     assert (one / "scores.csv").read_bytes() == (two / "scores.csv").read_bytes()
 
 

@@ -1,6 +1,7 @@
 """A run that dies at any write, or meets a full disk there, goes on to the same bits."""
 
 import errno
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from autofedavg import AutoFedAvg, LoaderSite, LocalOnly, Machine, Training, federate, resume
 from autofedavg.errors import ConfigError, RunError
 from autofedavg.experiment import store
+from autofedavg.experiment.desk import Best
 from autofedavg.methods.ensemble import EnsembleMethod
 from autofedavg.methods.fedma import FedMA
 from autofedavg.report.read import read_results
@@ -73,18 +75,21 @@ def train(
 
 @pytest.fixture
 def fail_at(monkeypatch):
-    """Makes the n-th write of a run fail; returns how many writes there were."""
+    """Makes a run fail at its n-th write, or right after it; returns how many writes there were."""
     original = store.write_atomically
 
-    def arrange(n: int, failure: BaseException) -> list[int]:
+    def arrange(n: int, failure: BaseException, *, after: bool = False) -> list[int]:
         count = [0]
 
         def write(path: Path, content: bytes) -> None:
             count[0] += 1
-            if count[0] == n:
-                path.with_name(path.name + ".part").write_bytes(content[: len(content) // 2])
+            if count[0] == n and not after:
+                part = path.with_name(f"{path.name}.0123abcd.part")
+                part.write_bytes(content[: len(content) // 2])
                 raise failure
             original(path, content)
+            if count[0] == n:
+                raise failure
 
         monkeypatch.setattr(store, "write_atomically", write)
         return count
@@ -92,10 +97,12 @@ def fail_at(monkeypatch):
     return arrange
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["at", "after"])
 @pytest.mark.parametrize(
     ("method", "select"), [*((method, "best") for method in METHODS), ("auto-fedavg", "last")]
 )
-def test_death_at_every_write(tmp_path, monkeypatch, fail_at, method, select) -> None:
+def test_death_at_every_write(tmp_path, monkeypatch, fail_at, method, select, after) -> None:
+    """After a write: between the renames of a checkpoint's two files, or before the old ones go."""
     never = fail_at(0, Died())
     expected = train(tmp_path / "whole", method, select=select)
     writes = never[0]
@@ -103,13 +110,14 @@ def test_death_at_every_write(tmp_path, monkeypatch, fail_at, method, select) ->
     assert writes > 15
     for n in range(1, writes + 1):
         out = tmp_path / f"died-{n}"
-        fail_at(n, Died())
+        fail_at(n, Died(), after=after)
         with pytest.raises(Died):
             train(out, method, select=select)
         monkeypatch.undo()
         assert train(out, method, select=select) == expected, (
             f"death at write {n} changed the result"
         )
+        assert not list(out.rglob("*.part"))
 
 
 def test_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, fail_at) -> None:
@@ -121,6 +129,107 @@ def test_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, fail_at) -> 
     assert store.RunFolder(out).status() == "failed"
     monkeypatch.undo()
     assert train(out, "auto-fedavg") == expected
+
+
+def files(out: Path, ending: str = "json") -> set[str]:
+    return {path.stem for path in (out / "checkpoints").glob(f"*.{ending}")}
+
+
+def test_a_model_holds_from_the_checkpoint_on_that_names_it(tmp_path) -> None:
+    """Whatever happens between the renames, there is one whole best model: the old or the new."""
+    folder = store.RunFolder(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+
+    def keep(t: int) -> None:
+        folder.save(f"best-global@{t}", {"w": torch.full((2,), float(t))}, {"t": t})
+
+    def state(t: int, best: int) -> None:
+        folder.save_round(
+            t, {"w.values": torch.ones(1)}, {"models": {"best-global": f"best-global@{best}"}}
+        )
+
+    assert not folder.has("best-global")
+    keep(1)
+    state(1, 1)
+    (tmp_path / "checkpoints" / "best-global@2.safetensors").write_bytes(b"whole, without its JSON")
+    assert folder.load("best-global").facts["t"] == 1
+    keep(2)  # the JSON too, but no checkpoint yet
+    assert folder.load("best-global").facts["t"] == 1
+    folder.tidy()  # the run goes on from round 1: the second try may be another one
+    assert files(tmp_path) == files(tmp_path, "safetensors") == {"last-1", "best-global@1"}
+    state(2, 1)
+    keep(3)
+    state(3, 3)
+    assert folder.load("best-global").facts["t"] == 3
+    assert files(tmp_path) == {"last-2", "last-3", "best-global@1", "best-global@3"}
+    (tmp_path / "checkpoints" / "last-3.json").write_text("{")  # to fall back is possible, too
+    assert folder.load("best-global").facts["t"] == 1
+    state(4, 3)
+    state(5, 3)
+    assert files(tmp_path) == {"last-4", "last-5", "best-global@3"}
+    for last in (tmp_path / "checkpoints").glob("last-*"):
+        last.unlink()
+    assert folder.load("best-global").facts["t"] == 3  # nobody says otherwise
+
+
+def test_a_model_of_a_discarded_history_is_not_tested(tmp_path, monkeypatch) -> None:
+    """With a quorum, a second try of a round need not be as good as the first, which is gone."""
+    original = store.RunFolder.save_round
+
+    def dies(folder, t, tensors, facts) -> None:
+        if t == 2:
+            raise Died
+        original(folder, t, tensors, facts)
+
+    monkeypatch.setattr(store.RunFolder, "save_round", dies)
+    monkeypatch.setattr(Best, "beaten_by", lambda self, mean, sites: True)
+    with pytest.raises(Died):
+        train(tmp_path, "auto-fedavg")
+    assert "best-global@2" in files(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(Best, "beaten_by", lambda self, mean, sites: self.score is None)
+    train(tmp_path, "auto-fedavg")
+    folder = store.RunFolder(tmp_path)
+    assert folder.load("best-global").facts["t"] == 1
+    assert "best-global@2" not in files(tmp_path)
+    tested = {row.model for row in folder.scores()}
+    assert {"global", "global-last"} <= tested
+
+
+def as_before(out: Path) -> None:
+    """A run folder as version 0.1 wrote it: models without a round, named by no checkpoint."""
+    models = out / "checkpoints"
+    for last in models.glob("last-*.json"):
+        facts = json.loads(last.read_text())
+        named = facts.pop("models")
+        last.write_text(json.dumps(facts))
+    for name, stem in named.items():
+        for ending in ("json", "safetensors"):
+            (models / f"{stem}.{ending}").rename(models / f"{name}.{ending}")
+    for left in models.glob("*@*"):
+        left.unlink()
+
+
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_a_folder_of_an_earlier_version_goes_on(tmp_path, select) -> None:
+    expected = train(tmp_path / "whole", "auto-fedavg", select=select)
+    out = tmp_path / "old"
+    train(out, "auto-fedavg", select=select)
+    scores = (out / "scores.csv").read_bytes()
+    as_before(out)
+    (out / "scores.csv").unlink()
+    train(out, "auto-fedavg", select=select)  # all rounds are there: it is tested again
+    assert (out / "scores.csv").read_bytes() == scores
+    for last in (out / "checkpoints").glob(f"last-{ROUNDS}.*"):
+        last.unlink()
+    train(out, "auto-fedavg", select=select)  # the last round is run again, and writes new names
+    assert (out / "scores.csv").read_bytes() == scores
+    kind = {"best": "best", "last": "final"}[select]
+    held = store.RunFolder(out).load(f"{kind}-global")
+    name = f"{kind}-global@{held.facts['t']}"
+    assert {key: tensor.numpy().tobytes() for key, tensor in held.tensors.items()} == {
+        key.partition("/")[2]: value for key, value in expected.items() if key.startswith(name)
+    }
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "json", "gone"])

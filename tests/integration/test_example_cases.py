@@ -23,6 +23,7 @@ from autofedavg.tasks.imaging.preparation import load
 from autofedavg.tasks.places import data_home
 from autofedavg.tasks.synthetic import Synthetic
 from autofedavg.trained.load import load_trained
+from folders import model_file
 from lookalikes import cifar10_binary
 from lookalikes_ct import write_covid
 
@@ -164,7 +165,7 @@ def test_rows_that_tested_other_cases_are_told(copied) -> None:
 
 def test_a_missing_or_damaged_model_is_told(copied) -> None:
     models = copied / "n-dirichlet" / "seed-0" / "checkpoints"
-    (models / "best-global.safetensors").write_bytes(b"nothing")
+    model_file(models.parent, ending="safetensors").write_bytes(b"nothing")
     assert "this checkpoint cannot be read" in only_note(copied)
     shutil.rmtree(models)
     note = only_note(copied)

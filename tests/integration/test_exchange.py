@@ -18,6 +18,7 @@ from autofedavg.report.read import read_results
 from autofedavg.shelves import MemoryShelf
 from autofedavg.workbench import Training
 from deployed import DeskFleet, job_of
+from folders import model_file
 
 HEAD, *_ = TINY.partition("[[run]]")
 ROW = "[[run]]\nname = 'auto'\nmethod = { name = 'auto-fedavg', S = 2, t0 = 2 }\n"
@@ -195,8 +196,7 @@ def test_a_job_over_the_wire_has_the_simulator_s_bits_though_a_site_forgets(tmp_
     path = host(job, fleet, tmp_path / "hosted")
     for name in ("last-3", "best-global", "best-local-II"):
         one, other = (
-            json.loads((run / "checkpoints" / f"{name}.json").read_text())["sha256"]
-            for run in (simulated, path)
+            json.loads(model_file(run, name).read_text())["sha256"] for run in (simulated, path)
         )
         assert one == other
     events = [event for line in RunFolder(path).rounds() for event in line["events"]]

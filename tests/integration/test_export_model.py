@@ -21,6 +21,7 @@ from autofedavg.tasks.cifar10 import Cifar10
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.trained import export, formats
 from autofedavg.trained.load import load_trained
+from folders import model_file
 from models import datalist, run_folder, save
 from toy import seeded
 
@@ -95,7 +96,7 @@ def test_the_json_says_what_the_configuration_says(say, tiny_home, tmp_path):
     assert recipe["windows"]["overlap"] == how.overlap
     assert recipe["output"]["classes"] == ["background", "foreground"]
     about = json.loads((run / "environment.json").read_text())
-    facts = json.loads((run / "checkpoints" / "best-global.json").read_text())
+    facts = json.loads(model_file(run).read_text())
     origin = recipe["provenance"]
     assert origin["tensors_sha256"] == facts["sha256"]
     assert (origin["round"], origin["score"]) == (facts["t"], facts["score"])

@@ -26,6 +26,7 @@ from autofedavg.problem import CaseScore, Problem
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
 from autofedavg.seeds import Purpose, Seeds
+from folders import model_file
 
 CLASSES = 4
 LABELS = {"A": [0.6, 0.3, 0.05, 0.05], "B": [0.05, 0.05, 0.5, 0.4], "C": [0.1, 0.4, 0.1, 0.4]}
@@ -218,7 +219,7 @@ def test_the_grown_network_is_validated_tested_counted_and_handed_back(tmp_path)
     result = train(tmp_path, FedMA(), 2 * P, select="last")
     means = [line["validation"]["mean"] for line in result.rounds]
     assert [mean is not None for mean in means] == [False] * 3 + [True] + [False] * 3 + [True]
-    facts = json.loads((tmp_path / "checkpoints" / "final-global.json").read_text())
+    facts = json.loads(model_file(tmp_path, "final-global").read_text())
     widths = facts["form"]["widths"]
     assert widths[0] > 6
     assert [result.network[n].weight.shape[0] for n in (0, 3, 7, 9)] == widths

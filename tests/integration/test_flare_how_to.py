@@ -11,6 +11,7 @@ pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 
 from autofedavg.engines.remote.guard import free_port
 from autofedavg.experiment.ledger import Ledger
+from folders import model_file
 from hospitals import CANARY, SITES, build_hospitals
 from pages import Page
 
@@ -57,7 +58,7 @@ def test_from_nothing_to_a_finished_run_of_three_hospitals(reader, tmp_path):
     run = Ledger(config.parent)
     assert run.status() == "finished"
     assert {score.site for score in run.scores()} == set(SITES)
-    assert (config.parent / "checkpoints" / "best-global.safetensors").exists()
+    assert model_file(config.parent, ending="safetensors").exists()
     for file in (tmp_path / "result").rglob("*"):  # what an administrator of the project sees
         assert CANARY not in file.name
         assert not file.is_file() or CANARY.encode() not in file.read_bytes(), file

@@ -17,6 +17,7 @@ from tests_tiny import TINY
 import autofedavg
 from autofedavg import read_study, run_study
 from autofedavg.tasks.imaging.files import read
+from folders import model_file
 from trained_models import SPACING, dice, picture, scene, scores
 from volumes import itk_image, oblique, save_dicom, save_itk, save_nifti
 
@@ -109,7 +110,7 @@ def test_channels_and_classes_without_the_data_the_list_or_a_cache(
             assert entry["ml"][name] == pytest.approx(ml, rel=1e-6)
         assert measured[case, "dice"] > 0.8
         assert entry["image"] == [f"{kept}/{case}_t{k}.nii.gz" for k in (1, 2)]
-    facts = json.loads((scans_run / "checkpoints" / "best-global.json").read_text())
+    facts = json.loads(model_file(scans_run).read_text())
     model = listed["model"]
     assert (model["sha256"], model["round"], model["validation"]) == (
         facts["sha256"],

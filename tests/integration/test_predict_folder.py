@@ -18,6 +18,7 @@ from autofedavg.experiment.store import RunFolder
 from autofedavg.tasks.imaging import segmenter
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.trained import predictions
+from folders import model_file
 from trained_models import SPACING, picture, scene
 from volumes import oblique, save_dicom, save_itk, save_nifti
 
@@ -165,7 +166,7 @@ def test_a_folder_holds_the_predictions_of_one_model(say, pictures_run, images, 
 
 
 def test_a_checkpoints_file_is_the_same_model(say, pictures_run, images, tmp_path) -> None:
-    file = pictures_run / "checkpoints" / "best-local-south.safetensors"
+    file = model_file(pictures_run, "best-local-south", "safetensors")
     assert say("predict", file, images[0], "--out", tmp_path / "one")[0] == 0
     asked = ["--model", "local-south"]
     assert say("predict", pictures_run, images[0], *asked, "--out", tmp_path / "two")[0] == 0
@@ -364,7 +365,7 @@ def test_a_volume_is_refused_by_a_model_of_pictures(say, pictures_run, tmp_path)
         (["{run}", "{png}", "{png}"], 2, "0.png: it is named twice; name every image once"),
         (["{run}", " | "], 2, "an image without a name"),
         (["{run}/checkpoints/last-3.safetensors", "{png}"], 1, "is no model of a run folder"),
-        (["{run}/checkpoints/best-global.json", "{png}", "--model", "local-north"], 2,
+        (["{model}", "{png}", "--model", "local-north"], 2,
          "the file of one is named; name the run folder instead"),
         (["{home}/nowhere", "{png}"], 1, "no such folder"),
     ],
@@ -373,6 +374,7 @@ def test_what_cannot_be_asked_is_told(
     say, pictures_run, images, tmp_path, arguments, code, text
 ) -> None:
     known = {"run": pictures_run, "png": images[0], "home": tmp_path}
+    known |= {"model": model_file(pictures_run)}
     told = say("predict", *(a.format(**known) for a in arguments), "--out", tmp_path / "out")
     assert told[:2] == (code, "")
     assert text in told[2]
@@ -392,10 +394,10 @@ def test_half_written_and_damaged_runs_are_told(say, pictures_run, images, tmp_p
         path.unlink()
     code, _, err = say(*ask)
     assert (code, "let the run go on until a model is selected" in err) == (1, True)
-    (fresh() / "best-global.safetensors").unlink()
+    model_file(fresh().parent, ending="safetensors").unlink()
     code, _, err = say(*ask)
     assert (code, "this checkpoint cannot be read" in err) == (1, True)
-    tensors = fresh() / "best-global.safetensors"
+    tensors = model_file(fresh().parent, ending="safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-4] + b"\0\0\0\0")
     code, _, err = say(*ask)
     assert (code, "its contents do not match their hash" in err) == (1, True)

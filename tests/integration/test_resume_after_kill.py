@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from folders import model_file
+
 ROUNDS = 60
 SET = ["--set", f"rounds={ROUNDS}"]
 
@@ -19,7 +21,7 @@ def lines(folder: Path) -> int:
 
 def outcome(folder: Path) -> dict:
     state = load_file(folder / "checkpoints" / f"last-{ROUNDS}.safetensors")
-    best = load_file(folder / "checkpoints" / "best-global.safetensors")
+    best = load_file(model_file(folder, ending="safetensors"))
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return {
         "state": {name: tensor.numpy().tobytes() for name, tensor in state.items()},

@@ -26,6 +26,7 @@ from autofedavg.experiment.store import RunFolder
 from autofedavg.methods.ensemble import EnsembleMethod
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
+from folders import model_file
 
 T = 4
 
@@ -70,7 +71,7 @@ def scores(out: Path) -> dict[str, list[float]]:
 
 
 def best_round(out: Path) -> int:
-    return json.loads((out / "checkpoints" / "best-global.json").read_text())["t"]
+    return json.loads(model_file(out).read_text())["t"]
 
 
 @pytest.mark.parametrize("method", [FedAvg(), EnsembleMethod()], ids=lambda m: m.name)
@@ -100,8 +101,9 @@ def test_with_last_validation_is_still_recorded(tmp_path) -> None:
     result = train(tmp_path, FedAvg(), select="last")
     assert all(line["validation"]["mean"] is not None for line in result.rounds)
     names = {path.stem for path in (tmp_path / "checkpoints").glob("*.json")}
-    assert names == {"last-3", "last-4", "final-global", "final-local-A", "final-local-B"}
-    facts = json.loads((tmp_path / "checkpoints" / "final-local-A.json").read_text())
+    models = {f"{name}@{T}" for name in ("final-global", "final-local-A", "final-local-B")}
+    assert names == {"last-3", "last-4"} | models
+    facts = json.loads((tmp_path / "checkpoints" / f"final-local-A@{T}.json").read_text())
     assert facts["t"] == T
 
 

@@ -5,6 +5,7 @@ import torch
 
 from autofedavg.errors import RunError
 from autofedavg.trained.load import load_trained
+from folders import model_file
 
 
 def test_the_global_model_has_the_tensors_of_its_checkpoint(tiny_home):
@@ -20,7 +21,9 @@ def test_the_global_model_has_the_tensors_of_its_checkpoint(tiny_home):
 def test_a_sites_own_model_and_a_file_can_be_named(tiny_home):
     run = tiny_home / "fedavg" / "seed-0"
     assert load_trained(run, "local-I").name == "best-local-I"
-    assert load_trained(run / "checkpoints" / "best-local-I.safetensors").name == "best-local-I"
+    file = model_file(run, "best-local-I", "safetensors")
+    assert "@" in file.name
+    assert load_trained(file).name == "best-local-I"
 
 
 @pytest.mark.parametrize(

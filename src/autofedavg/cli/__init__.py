@@ -44,7 +44,9 @@ for _name, _verb in VERBS.items():
 def main() -> None:
     """The command's entry: exit codes 0 done, 1 failed, 2 bad usage, 3 data, 130 interrupted."""
     logging.getLogger("autofedavg").addHandler(_stderr_log())
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # ended, or the terminal is closed
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
+            signal.signal(number, _interrupt)
     sys.exit(_main(sys.argv[1:]))
 
 

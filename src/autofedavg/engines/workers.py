@@ -222,7 +222,8 @@ def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: 
     if sys.platform == "linux":
         # Dies with its parent even in the middle of an answer: a resumed run wants the core.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # told to all of a terminal; the parent ends us
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while os.getppid() == parent:
         if not pipe.poll(1.0):

@@ -49,6 +49,7 @@ class Best:
         seen: every site's latest validation score, which stands in where it does not answer.
         local: score and round of each site's best own model.
         tested: every site's latest test score of the global model, likewise.
+        models: the models to be tested, and the names of their files.
     """
 
     score: float | None = None
@@ -57,6 +58,7 @@ class Best:
     sites: int = 0
     seen: dict[str, float] = field(default_factory=dict)
     tested: dict[str, float] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
 
     def beaten_by(self, mean: float, sites: int) -> bool:
         """Whether a mean over so many sites is better; one over more sites always is."""

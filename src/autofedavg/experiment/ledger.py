@@ -5,7 +5,7 @@ runs/<study>/<row>/seed-<n>/
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
     scores.csv         model, site, split, case, metric, value; in archives scores.csv.gz
-    checkpoints/       last-<t>, best-global, best-local-<site>: .safetensors and .json
+    checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
 Takes no lock, writes nothing and imports nothing heavy: it can be read while a run goes on.

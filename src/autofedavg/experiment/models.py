@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import torch
 from torch import Tensor, nn
@@ -104,11 +103,6 @@ def load_state(saved: Checkpoint, sites: tuple[str, ...]) -> Round:
             if name.startswith(_MEMORY)
         },
     )
-
-
-def local_name(kind: str, site: str) -> str:
-    """The checkpoint of a site's own model; a site's name may hold any character."""
-    return f"{kind}-local-{quote(site, safe='')}"
 
 
 def _members(saved: Checkpoint) -> list[dict[str, Tensor]]:

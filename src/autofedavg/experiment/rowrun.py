@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 from autofedavg.averaging import Layout, Model
 from autofedavg.experiment.desk import Watcher
 from autofedavg.experiment.environment import environment
+from autofedavg.experiment.files import opened_here
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import run
-from autofedavg.experiment.store import RunFolder
+from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 
 log = logging.getLogger(__name__)
@@ -53,12 +55,16 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         work: what is to be run.
         watch: told of every round.
     """
-    config = work.config
-    known = (path / "config.toml").exists()
-    if not known:
-        RunFolder.create(path, config.to_toml(), work.about())
-    folder = RunFolder(path)
-    with folder.lock(), _log_to(path / "log.txt"):
+    config, folder = work.config, RunFolder(path)
+    with ExitStack() as held:
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(folder.lock())  # before there is anything in it
+        known = (path / "config.toml").exists()
+        if not known:
+            RunFolder.create(path, config.to_toml(), work.about())
+        with disk_errors(path):
+            held.enter_context(_log_to(path / "log.txt"))
         if known:
             folder.note_resumption(environment(work.device))
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
@@ -82,7 +88,8 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
 
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    stream = os.fdopen(opened_here(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     package = logging.getLogger("autofedavg")
     level = package.level
@@ -94,3 +101,4 @@ def _log_to(path: Path) -> Iterator[None]:
         package.removeHandler(handler)
         package.setLevel(level)
         handler.close()
+        stream.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +17,6 @@ from autofedavg.algorithm import Round
 from autofedavg.averaging import Bank, Layout, Model
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.desk import (
-    KINDS,
     Best,
     Desk,
     Paused,
@@ -26,23 +25,20 @@ from autofedavg.experiment.desk import (
     TestLocal,
     Watcher,
     have_validation,
-    local_tests,
     predicts,
-    where_tested,
 )
+from autofedavg.experiment.final_test import final_test
 from autofedavg.experiment.models import (
-    load_model,
     load_state,
-    local_name,
     save_model,
     save_state,
 )
+from autofedavg.experiment.names import at_round, local_name
 from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.method import Method
 from autofedavg.notes import Scores, Site
 from autofedavg.problem import Problem
-from autofedavg.scores import ScoreRow
 from autofedavg.seeds import global_seed
 
 log = logging.getLogger(__name__)
@@ -124,7 +120,7 @@ def run(
             for state in method.rounds(federation, layout, T, start):
                 _record(desk, state, best, watch)
             federation.training_over = True
-            _test(desk, best, watch)
+            final_test(desk, best, watch)
             folder.set_status("finished")
     except (KeyboardInterrupt, Paused):
         folder.set_status("interrupted")
@@ -154,7 +150,7 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
     if desk.select == "best":
         _keep_best(desk, state, local, mean, best)
     elif state.t == desk.T:
-        _keep_last(desk, state)
+        _keep_last(desk, state, best)
     account = federation.take_account()
     desk.folder.append_round(
         {
@@ -175,7 +171,9 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
             "time": time.time(),
         }
     )
-    save_state(desk.folder, state, {"best": asdict(best), "network": desk.layout.describe()})
+    known = asdict(best)
+    facts = {"models": known.pop("models"), "best": known, "network": desk.layout.describe()}
+    save_state(desk.folder, state, facts)
     if watch:
         watch(Seen(state.t, desk.T, mean, _listed(state.alpha), federation.names))
 
@@ -196,62 +194,31 @@ def _keep_best(
     """Writes the models that are better than all before, as the paper selects them."""
     if mean is not None and best.beaten_by(mean, len(best.seen)):
         best.score, best.t, best.sites = mean, state.t, len(best.seen)
-        facts: dict[str, Any] = {"t": state.t, "score": mean}
-        save_model(desk.folder, "best-global", state.w, desk.layout, facts)
+        _keep(desk, state, best, "best-global", state.w, {"score": mean})
     for site, score in local.items():
         known = best.local.get(site)
         if state.w_k is not None and site in state.w_k.sites and (not known or score > known[0]):
             best.local[site] = (score, state.t)
-            facts = {"t": state.t, "score": score, "site": site}
-            save_model(desk.folder, local_name("best", site), state.w_k[site], desk.layout, facts)
+            facts = {"score": score, "site": site}
+            _keep(desk, state, best, local_name("best", site), state.w_k[site], facts)
 
 
-def _keep_last(desk: Desk, state: Round) -> None:
+def _keep_last(desk: Desk, state: Round, best: Best) -> None:
     """Writes the models after the last round."""
     if predicts(state):
-        save_model(desk.folder, "final-global", state.w, desk.layout, {"t": state.t})
+        _keep(desk, state, best, "final-global", state.w, {})
     if state.w_k is not None:
         for site in state.w_k.sites:
-            facts = {"t": state.t, "site": site}
             name = local_name("final", site)
-            save_model(desk.folder, name, state.w_k[site], desk.layout, facts)
+            _keep(desk, state, best, name, state.w_k[site], {"site": site})
 
 
-def _test(desk: Desk, best: Best, watch: Watcher | None) -> None:
-    """Scores the selected models, and the last global one, on every site's test cases."""
-    folder, layout, sites = desk.folder, desk.layout, desk.federation.names
-    kind, where = KINDS[desk.select], where_tested(desk.test_local, len(sites))
-    own = {site: local_name(kind, site) for site in sites if folder.has(local_name(kind, site))}
-    own = {} if where == "none" else own
-    names = {"global": f"{kind}-global"} if folder.has(f"{kind}-global") else {}
-    names |= {f"local-{site}": name for site, name in own.items()} if where == "full" else {}
-    rows: list[ScoreRow] = []
-    done, tests = 0, len(names) + (where == "own")
-    if where != "full":
-        tried = local_tests(desk.test_local, len(sites))
-        log.info("sites' own models: %d tests (%s) instead of %d", tried, where, len(sites) ** 2)
-
-    def score(name: str, w: Model | Bank | Mapping[str, Model]) -> None:
-        nonlocal done
-        log.info("testing %s", name)
-        if watch:
-            watch(Seen(desk.T, desk.T, None, None, sites, (done, tests)))
-        done += 1
-        for row in desk.federation.evaluate(w, "test", desk.metric, t=desk.T).rows:
-            model = f"local-{row.site}" if isinstance(w, Mapping) else name
-            rows.append(ScoreRow(model, row.site, "test", *row[1:]))
-
-    for name, checkpoint in names.items():
-        score(name, load_model(folder, checkpoint, layout))
-    if where == "own" and own:
-        loaded = ((site, load_model(folder, name, layout)) for site, name in own.items())
-        score("local", {site: w for site, w in loaded if isinstance(w, Model)})
-    last = folder.load_round()
-    if desk.select == "best" and last is not None and best.t < desk.T:
-        state = load_state(last, desk.federation.names)
-        if predicts(state):
-            score("global-last", state.w)
-    folder.write_scores(rows)
+def _keep(
+    desk: Desk, state: Round, best: Best, name: str, w: Model | Bank, facts: dict[str, Any]
+) -> None:
+    """Writes a model beside the one it is to replace, which holds until the round's checkpoint."""
+    best.models[name] = at_round(name, state.t)
+    save_model(desk.folder, best.models[name], w, desk.layout, {"t": state.t, **facts})
 
 
 def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
@@ -268,6 +235,8 @@ def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
             remedy="go on with the version the run was begun with, or begin anew elsewhere",
         )
     state = load_state(saved, desk.federation.names)
+    models = folder.shelf.held(state.t) or {}
+    folder.tidy()  # a model of a round that is run again may be of another history
     folder.keep_rounds(state.t)
     log.info("going on after round %d", state.t)
     known = saved.facts["best"]
@@ -277,7 +246,7 @@ def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
         for name in ("seen", "tested")
     )
     sites = int(known.get("sites", desk.federation.K))  # earlier versions: all of them
-    return state, Best(known["score"], known["t"], local, sites, seen, tested)
+    return state, Best(known["score"], known["t"], local, sites, seen, tested, models)
 
 
 def _learning(federation: Federation) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The run folder as it is written, with its checkpoints: no pickles, nothing half-written.
 
-What is in it and how the rest is read: `ledger`.
+What is in it and how the rest is read: `ledger`. Models that may be tested have files by their
+round, and the checkpoint of a round says which of them hold: `names`, decision 47.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import csv
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import logging
 import os
@@ -22,11 +24,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from autofedavg.errors import RunError
+from autofedavg.experiment.files import opened_here, replacing, sweep
 from autofedavg.experiment.ledger import SCHEMA, Ledger, read_json, run_paths
+from autofedavg.experiment.names import Shelf
 from autofedavg.scores import ScoreRow
 
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
 log = logging.getLogger(__name__)
+
+
+class Busy(RunError):
+    """Another process works in a folder."""
 
 
 class Checkpoint(NamedTuple):
@@ -38,6 +46,11 @@ class Checkpoint(NamedTuple):
 
 class RunFolder(Ledger):
     """One run on disk, to be written."""
+
+    @property
+    def shelf(self) -> Shelf:
+        """Its checkpoints, by name."""
+        return Shelf(self.path / "checkpoints")
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunFolder:
@@ -62,23 +75,32 @@ class RunFolder(Ledger):
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder, so that no two processes write it."""
-        with (self.path / ".lock").open("w") as handle:
+        """Holds the folder, so that no two processes write it.
+
+        Raises:
+            Busy: another process holds it.
+        """
+        descriptor = opened_here(self.path / ".lock", os.O_RDWR)
+        try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunError(
+                raise Busy(
                     "another process is working in this run folder",
                     where=str(self.path),
                     remedy="wait for it, or stop it",
                 ) from None
+            for folder in (self.path, self.path / "checkpoints"):
+                sweep(folder)
             yield
+        finally:
+            os.close(descriptor)
 
     def note_resumption(self, environment: Mapping[str, Any]) -> None:
         """Notes on what, and after which round, the run goes on."""
         path = self.path / "environment.json"
         about = read_json(path)
-        saved = self._saved_rounds()
+        saved = self.shelf.rounds()
         entry = {"after_round": saved[-1] if saved else 0, **environment}
         about["resumed"] = [*about.get("resumed", []), entry]
         with disk_errors(self.path):
@@ -90,7 +112,8 @@ class RunFolder(Ledger):
         write_atomically(self.path / "status.json", _json(content))
 
     def append_round(self, line: Mapping[str, Any]) -> None:
-        with (self.path / "rounds.jsonl").open("ab") as handle:
+        flags = os.O_WRONLY | os.O_APPEND
+        with os.fdopen(opened_here(self.path / "rounds.jsonl", flags), "ab") as handle:
             handle.write(json.dumps({"schema": SCHEMA, **line}).encode() + b"\n")
             handle.flush()
             os.fsync(handle.fileno())
@@ -110,11 +133,12 @@ class RunFolder(Ledger):
         write_atomically(stem.with_name(f"{name}.json"), _json({**facts, "sha256": digest}))
 
     def load(self, name: str) -> Checkpoint:
-        """Reads a checkpoint.
+        """Reads a checkpoint; one of a model also by its name without the round.
 
         Raises:
             RunError: it is missing or damaged.
         """
+        name = self.shelf.written(name)
         stem = self.path / "checkpoints" / name
         try:
             facts = json.loads(stem.with_name(f"{name}.json").read_bytes())
@@ -130,38 +154,36 @@ class RunFolder(Ledger):
             ) from error
 
     def has(self, name: str) -> bool:
-        """Whether there is a checkpoint of this name."""
-        return (self.path / "checkpoints" / f"{name}.json").exists()
+        """Whether there is a checkpoint of this name; of a model, also without the round."""
+        return self.shelf.vouched(self.shelf.written(name))
 
     def save_round(self, t: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Writes the checkpoint of round t and drops those no longer needed."""
         self.save(f"last-{t}", tensors, {**facts, "t": t})
-        for old in self._saved_rounds()[:-KEPT]:
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Drops checkpoints of rounds before the last ones, and models that none of these name."""
+        for name in self.shelf.useless(KEPT):
             for ending in ("json", "safetensors"):
-                (self.path / "checkpoints" / f"last-{old}.{ending}").unlink(missing_ok=True)
+                (self.path / "checkpoints" / f"{name}.{ending}").unlink(missing_ok=True)
 
     def load_round(self) -> Checkpoint | None:
         """The newest checkpoint that can be read; damaged ones are named in the log."""
-        for t in reversed(self._saved_rounds()):
+        for t in reversed(self.shelf.rounds()):
             try:
                 return self.load(f"last-{t}")
             except RunError as error:
                 log.warning("%s: using the checkpoint before it", error)
         return None
 
-    def _saved_rounds(self) -> list[int]:
-        names = [path.stem for path in (self.path / "checkpoints").glob("last-*.json")]
-        return sorted(int(name.removeprefix("last-")) for name in names)
-
     def write_scores(self, rows: Iterable[ScoreRow]) -> None:
-        partial = self.path / "scores.csv.part"
-        with partial.open("w", newline="", encoding="utf-8") as handle:
-            table = csv.writer(handle)
+        with replacing(self.path / "scores.csv") as handle:
+            text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
+            table = csv.writer(text)
             table.writerow(ScoreRow._fields)
             table.writerows([*row[:-1], repr(row.value)] for row in rows)
-            handle.flush()
-            os.fsync(handle.fileno())
-        partial.replace(self.path / "scores.csv")
+            text.detach()
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
@@ -171,17 +193,8 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file so that a reader, or a crash, meets the old one or the new one, whole."""
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as handle:
+    with replacing(path) as handle:
         handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    partial.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

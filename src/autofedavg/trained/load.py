@@ -12,7 +12,8 @@ from autofedavg.errors import ConfigError, RunError, did_you_mean
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.desk import KINDS
 from autofedavg.experiment.ledger import LOADERS, read_toml
-from autofedavg.experiment.models import load_network, local_name
+from autofedavg.experiment.models import load_network
+from autofedavg.experiment.names import local_name, without_round
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.store import RunFolder, find_runs
 from autofedavg.seeds import global_seed
@@ -24,7 +25,7 @@ class Trained:
 
     Attributes:
         folder: the run it comes from.
-        name: of its checkpoint, e.g. "best-global".
+        name: of its checkpoint, without the round: "best-global".
         config: the row that trained it.
         network: in evaluation mode, on the CPU.
         facts: what its checkpoint says: the round, the validation score, the tensors' SHA-256.
@@ -49,9 +50,9 @@ def load_trained(path: Path, model: str = "global") -> Trained:
         RunError: there is no such model, or it is damaged.
     """
     if path.is_file():
-        folder, name = RunFolder(path.parent.parent), path.stem
-        known = path.parent.name == "checkpoints" and name.partition("-")[0] in KINDS.values()
-        if not known or not folder.has(name):
+        folder, stem = RunFolder(path.parent.parent), path.stem
+        known = path.parent.name == "checkpoints" and stem.partition("-")[0] in KINDS.values()
+        if not known or not path.with_name(f"{stem}.json").is_file():
             raise RunError(
                 "this file is no model of a run folder",
                 where=str(path),
@@ -65,26 +66,27 @@ def load_trained(path: Path, model: str = "global") -> Trained:
             )
     else:
         folder = _only_run(path)
-        name = _checkpoint(folder, model)
+        stem = folder.shelf.written(_checkpoint(folder, model))
     values = read_toml(folder.path / "config.toml")
     if values.get("task", {}).get("name") == LOADERS:
         raise RunError(
             "this model was trained from Python, with a network this package does not know",
             where=str(folder.path),
-            remedy="build the network yourself and read the tensors of best-global.safetensors",
+            remedy=f"build the network yourself and read the tensors of {stem}.safetensors",
         )
     config = parse_run(values, str(folder.path))
     try:
         with global_seed(0):  # its first weights are drawn, and then replaced
             built = config.task.network()
-        network = load_network(folder, name, built)
+        network = load_network(folder, stem, built)
     except RuntimeError as error:
         raise RunError(
             "this checkpoint holds another network than its run's settings make",
-            where=str(folder.path / "checkpoints" / name),
+            where=str(folder.path / "checkpoints" / stem),
             remedy="use the version of autofedavg and of MONAI that environment.json names",
         ) from error
-    return Trained(folder, name, config, network.eval(), folder.load(name).facts)
+    facts = folder.load(stem).facts
+    return Trained(folder, without_round(stem), config, network.eval(), facts)
 
 
 def _only_run(path: Path) -> RunFolder:
@@ -106,7 +108,7 @@ def _checkpoint(folder: RunFolder, model: str) -> str:
         name = f"{kind}-global" if model == "global" else local_name(kind, site)
         if folder.has(name):
             return name
-    there = sorted(path.stem for path in (folder.path / "checkpoints").glob("*-local-*.json"))
+    there = sorted({without_round(stem) for stem in folder.shelf.models() if "-local-" in stem})
     known = [name.partition("-")[2] for name in there]
     if any(folder.has(f"{kind}-global") for kind in KINDS.values()):
         known.insert(0, "global")

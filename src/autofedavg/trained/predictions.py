@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
-from autofedavg.experiment.store import RunFolder, write_atomically
+from autofedavg.experiment.store import Busy, RunFolder, write_atomically
 
 SCHEMA = 1
 LIST = "predictions.json"
@@ -104,10 +104,12 @@ class PredictionFolder:
         """Writes a prediction."""
         final = self.path / made.file
         part = final.with_name(f"{final.name}.part")
-        with _writing(self.path), part.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
+        with _writing(self.path):
+            part.unlink(missing_ok=True)  # of a call that was killed; or a link
+            with part.open("xb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
         self._made[made.file] = made
         self._waiting.append((part, final))
         if time.monotonic() - self._listed > EVERY:
@@ -204,7 +206,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(RunFolder(folder).lock())
-        except RunError as error:
+        except Busy as error:
             raise RunError(
                 "another process is writing predictions here",
                 where=str(folder),

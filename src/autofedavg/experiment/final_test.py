@@ -1,0 +1,63 @@
+"""After the last round: the selected models on the test cases of the sites."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from autofedavg.averaging import Bank, Model
+from autofedavg.experiment.desk import (
+    KINDS,
+    Best,
+    Desk,
+    Seen,
+    Watcher,
+    local_tests,
+    predicts,
+    where_tested,
+)
+from autofedavg.experiment.models import load_model, load_state, local_name
+from autofedavg.scores import ScoreRow
+
+log = logging.getLogger(__name__)
+
+
+def final_test(desk: Desk, best: Best, watch: Watcher | None) -> None:
+    """Scores the selected models, and the last global one, and writes scores.csv.
+
+    The global model is tested at every site; sites' own models where `test_local` says.
+    """
+    folder, layout, sites = desk.folder, desk.layout, desk.federation.names
+    kind, where = KINDS[desk.select], where_tested(desk.test_local, len(sites))
+    own = {site: local_name(kind, site) for site in sites}
+    names = {"global": f"{kind}-global"}
+    names |= {f"local-{site}": name for site, name in own.items()} if where == "full" else {}
+    rows: list[ScoreRow] = []
+    done, tests = 0, len(names) + (where == "own")
+    if where != "full":
+        tried = local_tests(desk.test_local, len(sites))
+        log.info("sites' own models: %d tests (%s) instead of %d", tried, where, len(sites) ** 2)
+
+    def score(name: str, w: Model | Bank | Mapping[str, Model]) -> None:
+        nonlocal done
+        log.info("testing %s", name)
+        if watch:
+            watch(Seen(desk.T, desk.T, None, None, sites, (done, tests)))
+        done += 1
+        for row in desk.federation.evaluate(w, "test", desk.metric, t=desk.T).rows:
+            model = f"local-{row.site}" if isinstance(w, Mapping) else name
+            rows.append(ScoreRow(model, row.site, "test", *row[1:]))
+
+    for name, checkpoint in names.items():
+        if checkpoint in best.models:
+            score(name, load_model(folder, best.models[checkpoint], layout))
+    if where == "own":
+        kept = {site: best.models[name] for site, name in own.items() if name in best.models}
+        loaded = ((site, load_model(folder, name, layout)) for site, name in kept.items())
+        score("local", {site: w for site, w in loaded if isinstance(w, Model)})
+    last = folder.load_round()
+    if desk.select == "best" and last is not None and best.t < desk.T:
+        state = load_state(last, desk.federation.names)
+        if predicts(state):
+            score("global-last", state.w)
+    folder.write_scores(rows)
