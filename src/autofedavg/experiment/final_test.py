@@ -16,7 +16,8 @@ from autofedavg.experiment.desk import (
     predicts,
     where_tested,
 )
-from autofedavg.experiment.models import load_model, load_state, local_name
+from autofedavg.experiment.models import load_model, load_state
+from autofedavg.experiment.names import local_name
 from autofedavg.scores import ScoreRow
 
 log = logging.getLogger(__name__)
