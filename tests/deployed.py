@@ -60,6 +60,9 @@ class DeskFleet:
     def waiting(self) -> set[str]:
         return set()
 
+    def present(self) -> set[str] | None:
+        return set(self.desks)
+
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Beta, alpha, losses, validation, w and scores of two runs are the same, bit for bit."""

@@ -5,9 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
@@ -75,6 +77,39 @@ def test_a_run_that_fails_fails_the_job_and_says_why(flare, study):
     assert flare.carry_out(folder, lambda: None) == "FINISHED:EXECUTION_EXCEPTION"
     said = (flare.scratch / "server.log").read_text()
     assert "job tiny/fedavg: the server's network has another shape than the job's; install" in said
+
+
+@pytest.mark.slow
+def test_a_site_that_is_killed_while_the_others_join_is_named_within_seconds(flare, study):
+    folder = export(job_of(study, "fedavg", seed=7, wait=20.0), flare.scratch / "killed")
+    log = flare.scratch / "server.log"
+    start, at = log.stat().st_size, {}
+
+    def said(words: str) -> bool:
+        return words in log.read_bytes()[start:].decode(errors="replace")
+
+    def worker(site: str) -> list[psutil.Process]:
+        return psutil.Process(flare.pid(site)).children()
+
+    def tick() -> None:
+        if not at and said("waiting for I, II, III to join") and worker("III"):
+            at["waiting"] = time.monotonic()
+        if "killed" not in at and "waiting" in at and time.monotonic() > at["waiting"] + 3:
+            worker("III")[0].suspend()  # so that the server goes on waiting
+            at["killed"] = time.monotonic()
+            for process in [*worker("II"), psutil.Process(flare.pid("II"))]:
+                process.kill()
+        if "named" not in at and said("site II had joined and is gone"):
+            at["named"] = time.monotonic()
+
+    try:
+        status = flare.carry_out(folder, tick)
+    finally:
+        for process in worker("III"):
+            process.kill()
+    assert at["named"] - at["killed"] < 6
+    assert status.startswith("FINISHED")
+    assert status != "FINISHED:COMPLETED"
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Jobs for real engines, without an engine: desks and host in one process."""
 
 import json
+import logging
+import time
 
 import pytest
 
@@ -102,6 +104,47 @@ def test_a_server_waits_no_longer_than_told(study, tmp_path):
         FederationError, match=r"client II, hello: did not join within 1 s .*2 of 3"
     ):
         host(job, DeskFleet(job, spoil=spoil), tmp_path)
+
+
+def test_a_site_that_had_joined_and_is_gone_is_named_at_once(study, tmp_path, caplog):
+    job = job_of(study, "fedavg", wait=3.0)
+    told = []
+
+    class Vanishing(DeskFleet):
+        """Site II is connected, and dies before it answers; the others take their time."""
+
+        def ask(self, verb, notes, within):
+            time.sleep(2.5)  # an answer that will never come is waited for
+            told.extend(record.message for record in caplog.records)
+            return {site: Lost("no answer") for site in notes}
+
+        def present(self):
+            self.looks = getattr(self, "looks", 0) + 1
+            return {"I", "II", "III"} if self.looks == 1 else {"I", "III"}
+
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(FederationError, match=r"I, II, III, hello: did not join within 3 s"),
+    ):
+        host(job, Vanishing(job), tmp_path)
+    assert {"waiting for I, II, III to join", "site II had joined and is gone"} <= set(told)
+
+
+def test_an_error_says_that_a_missing_site_had_joined(study, tmp_path):
+    job = job_of(study, "fedavg", wait=2.0)
+
+    class Vanishing(DeskFleet):
+        def present(self):
+            self.looks = getattr(self, "looks", 0) + 1
+            return set(job.sites) if self.looks == 1 else {"I", "III"}
+
+    def spoil(verb, site, answer):
+        return Lost("no answer") if site == "II" else answer
+
+    with pytest.raises(
+        FederationError, match=r"client II, .* within 2 s \(had joined and is gone\)"
+    ):
+        host(job, Vanishing(job, spoil=spoil), tmp_path)
 
 
 @pytest.mark.parametrize("path", ["cache"])

@@ -74,7 +74,7 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             self._work.get()()
 
     def _read_message(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """A small note, as a message; what may carry a model comes as a task, past the filters."""
+        """A small note, as a message; a model comes as a task, which the site's filters see."""
         verb = str(request.get_header(VERB))
         if verb not in LETTERS:
             self.log_error(fl_ctx, f"refused: {from_outside(verb)} does not come as a message")

@@ -77,6 +77,18 @@ class FlareFleet:
         """
         return self._without_job(self._wanted)
 
+    def present(self) -> set[str] | None:
+        """Sites whose job's process is connected to the server now.
+
+        Told by the server's main process, which knows at once when a connection ends; FLARE's own
+        heartbeats take minutes.
+        """
+        try:
+            here = self._connected_to([FQCN.ROOT_SERVER]).get(FQCN.ROOT_SERVER)
+        except RunError:
+            return None
+        return None if here is None else {n for n in self._wanted if self._worker(n) in here}
+
     def _joined(self) -> set[str]:
         return {client.name for client in self._engine.get_clients()}
 
@@ -86,31 +98,48 @@ class FlareFleet:
         A site that is busy, paused or cut off is not among them. FLARE's own simulator has no
         main processes, so there is never any.
         """
-        cell = self._engine.get_cell()
+        address = {self._address(name): name for name in names}
+        return {
+            address[main]
+            for main, here in self._connected_to(address).items()
+            if self._worker(address[main]) not in here
+        }
+
+    def _address(self, name: str) -> str:
+        """A site's main process."""
         known = {client.name: client.get_fqcn() for client in self._engine.get_clients()}
-        addresses = {name: known.get(name, name) for name in names}
-        if cell is None or not addresses:
-            return set()
+        return str(known.get(name, name))
+
+    def _worker(self, name: str) -> str:
+        """A site's process of this job."""
+        return str(FQCN.join([self._address(name), self._context.get_job_id()]))
+
+    def _connected_to(self, addresses: Iterable[str]) -> dict[str, list[str]]:
+        """Which processes are connected to each of these, as far as it says so.
+
+        Raises:
+            RunError: the job was stopped.
+        """
+        cell, asked = self._engine.get_cell(), list(addresses)
+        if cell is None or not asked:
+            return {}
         try:
             replies = cell.core_cell.broadcast_request(
                 channel="_net_manager",
                 topic="peers",
-                targets=list(addresses.values()),
+                targets=asked,
                 request=Message(),
                 timeout=PING,
                 optional=True,
             )
         except RuntimeError as error:  # its server's main process has died
             raise _stopped() from error
-        job = self._context.get_job_id()
-        found = set()
-        for name, address in addresses.items():
-            reply = replies.get(address)
-            if reply is None or reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK:
-                continue
-            if isinstance(reply.payload, list) and FQCN.join([address, job]) not in reply.payload:
-                found.add(name)
-        return found
+        return {
+            address: reply.payload
+            for address, reply in replies.items()
+            if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
+            and isinstance(reply.payload, list)
+        }
 
     def _by_messages(
         self, verb: str, notes: Mapping[str, Note], within: float | None

@@ -58,6 +58,9 @@ class FlowerFleet:
         """None: Flower reaches a site that comes back in the same run."""
         return set()
 
+    def present(self) -> None:
+        """Cannot be told: a node that has gone is on Flower's list for a minute."""
+
     def close(self) -> None:
         """Sends the sites' workers home."""
         nodes = [node.node_id for node in self._grid.get_nodes()]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from autofedavg import __version__
+from autofedavg.engines.remote.attendance import GONE, Attendance, Connected
 from autofedavg.engines.remote.desk import DATA, data_digest
 from autofedavg.engines.remote.job import Job
 from autofedavg.errors import (
@@ -32,7 +33,7 @@ MOST_CASES = 10**9
 Said = dict[str, dict[str, Any]]  # by site: its cases, its versions, digests of its data
 
 
-class RemoteFleet(Protocol):
+class RemoteFleet(Connected, Protocol):
     """What an engine supplies at the server."""
 
     name: str
@@ -106,27 +107,30 @@ def join(job: Job, fleet: RemoteFleet, known: Said) -> Said:
     enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
     refused: dict[str, AutoFedAvgError] = {}
-    while missing:
-        left = until - time.monotonic()
-        if left <= 0:
-            break
-        hello = Note({}, {"version": __version__})
-        for site, answer in fleet.ask(
-            "hello", dict.fromkeys(missing, hello), min(LOOK, left)
-        ).items():
-            if isinstance(answer, Lost):
-                missing[site] = answer.reason
-                continue
-            del missing[site]
-            try:
-                said[site] = _welcome(job, site, answer, known.get(site))
-            except (ConfigError, DataError) as error:
-                if not known:
-                    raise
-                log.warning("going on without it: %s", error)
-                refused[site] = error
-        if missing:
-            time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+    with Attendance(fleet, job.sites) as attendance:
+        while missing:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            hello = Note({}, {"version": __version__})
+            for site, answer in fleet.ask(
+                "hello", dict.fromkeys(missing, hello), min(LOOK, left)
+            ).items():
+                if isinstance(answer, Lost):
+                    missing[site] = answer.reason
+                    continue
+                del missing[site]
+                attendance.heard(site)
+                try:
+                    said[site] = _welcome(job, site, answer, known.get(site))
+                except (ConfigError, DataError) as error:
+                    if not known:
+                        raise
+                    log.warning("going on without it: %s", error)
+                    refused[site] = error
+            if missing:
+                time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+    missing |= dict.fromkeys(attendance.gone & missing.keys(), GONE)
     if refused and len(said) < enough:
         raise next(iter(refused.values()))
     absent = sorted(missing)
