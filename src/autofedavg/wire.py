@@ -81,6 +81,28 @@ def decode(data: bytes) -> Note:
     return checked(arrays, facts)
 
 
+def seal(facts: str, arrays: Mapping[str, Tensor]) -> str:
+    """A digest over a note's JSON and its tensors, for carriers that take them apart."""
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    digest.update(json.dumps([facts, len(arrays)]).encode())
+    for name in sorted(arrays):
+        array = arrays[name].detach().cpu().contiguous()
+        digest.update(json.dumps([name, str(array.dtype), list(array.shape)]).encode())
+        if array.numel():
+            digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def refuse_changed(told: object, facts: str, arrays: Mapping[str, Tensor]) -> None:
+    """Refuses a note that does not have the digest it was sent with.
+
+    Raises:
+        WireError: it was changed on its way.
+    """
+    if not isinstance(told, str) or told != seal(facts, arrays):
+        _refuse("it was changed on its way: its digest differs")
+
+
 def facts_text(facts: Mapping[str, Any]) -> str:
     """A note's plain values as JSON."""
     return json.dumps(facts, allow_nan=False)
@@ -104,7 +126,13 @@ def facts_of_text(text: object) -> Facts:
     try:
         # Given bytes, json would guess an encoding and let halves of letters through.
         text = text.decode() if isinstance(text, bytes) else text
-        facts = json.loads(text, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite)
+        facts = json.loads(
+            text,
+            parse_constant=_no_constant,
+            parse_int=_whole,
+            parse_float=_finite,
+            object_pairs_hook=_table,
+        )
         if not text.isascii() or "\\ud" in text or "\\uD" in text:
             json.dumps(facts, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -128,6 +156,13 @@ def checked(arrays: object, facts: Facts) -> Note:
         if array.dtype not in TYPES or array.layout != torch.strided:
             _refuse(f"a tensor is of type {array.dtype}")
     return Note(dict(arrays), facts)
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):  # readers differ in which of two they believe
+        raise ValueError("a name stands in a table twice")
+    return table
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -12,7 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.decomposers import numpy_decomposers
 from nvflare.fuel.utils import fobs
@@ -130,6 +132,35 @@ def test_arrays_of_other_kinds_are_refused(array):
             spoilt["DXO"]["meta"]["autofedavg_bfloat16"] = [name]
             with pytest.raises(WireError, match="cannot be bfloat16"):
                 of_weights(spoilt)
+
+
+def test_a_flipped_bit_is_refused_unless_a_site_s_filter_says_that_it_was_there():
+    """FLARE notes in a DXO which filters it went through: what they made of it counts."""
+
+    class Clip(DXOFilter):
+        def __init__(self):
+            super().__init__([DataKind.WEIGHTS], None)
+
+        def process_dxo(self, dxo, shareable, fl_ctx):
+            dxo.data["values"] = np.clip(dxo.data["values"], 0, 1)
+            return dxo
+
+    note = Note({"values": torch.arange(3.0)}, {"t": 1})
+    spoilt = as_weights(note)
+    spoilt["DXO"]["data"]["values"] = np.array([0, 1, 2.5], np.float32)
+    with pytest.raises(WireError, match="it was changed on its way: its digest differs"):
+        of_weights(spoilt)
+    filtered = Clip().process(as_weights(note), FLContext())
+    assert of_weights(filtered).arrays["values"].tolist() == [0, 1, 1]
+    for message in (filtered, as_weights(note)):
+        facts = fobs.loads(fobs.dumps(message))
+        facts["DXO"]["meta"]["autofedavg_facts"] = '{"t": 2}'
+        with pytest.raises(WireError, match="changed on its way"):
+            of_weights(facts)
+        none = fobs.loads(fobs.dumps(message))
+        del none["DXO"]["meta"]["autofedavg_digests"]
+        with pytest.raises(WireError, match="carries no digests"):
+            of_weights(none)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.int16])

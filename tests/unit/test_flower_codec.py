@@ -5,6 +5,7 @@ import json
 import random
 import socket
 import threading
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -120,7 +121,9 @@ def test_shapes_that_no_array_has_are_refused(shape, kind):
         unpack(Parcel("{}", {"a": Packed("float32", (1,), shaped(shape, kind, body))}))
 
 
-def test_an_odd_header_that_changes_on_the_way_is_refused_too():
+def test_an_odd_header_that_changes_on_the_way_is_refused_too(monkeypatch):
+    """Also by a sender who makes the digest of what he made."""
+    monkeypatch.setattr("autofedavg.engines.flower.codec.refuse_changed", lambda *_: None)
     dice = random.Random(8)
     wholes = [shaped(shape, body=b"0" * 4) for shape in [*ODD, (1,), (0, 2**50)]]
     read = 0
@@ -135,22 +138,42 @@ def test_an_odd_header_that_changes_on_the_way_is_refused_too():
     assert read > 50
 
 
-def test_a_note_that_changes_on_the_way_is_a_note_or_refused():
-    """10,000 mutated frames, 10,000 records: a note or a WireError, never anything else."""
+def test_a_flipped_bit_is_refused():
+    """On its way through Flower, the SuperNode and the socket to the worker, and back."""
+    note = Note({"theta": torch.rand(3, dtype=torch.float64)}, {"loss": 0.5})
+    whole = pack(note)
+    assert same(unpack(of_frame(framed(from_records(to_records(whole))))), note)
+    spoilt = bytearray(whole.arrays["theta"].data)
+    spoilt[-2] ^= 1
+    packed = replace(whole.arrays["theta"], data=bytes(spoilt))
+    for parcel in (
+        replace(whole, arrays={"theta": packed}),
+        replace(whole, arrays={"beta": whole.arrays["theta"]}),
+        replace(whole, facts='{"loss": 0.6}'),
+        replace(whole, digest=""),
+        replace(whole, arrays={}),
+    ):
+        with pytest.raises(WireError, match="it was changed on its way: its digest differs"):
+            unpack(parcel)
+
+
+def test_a_note_that_changes_on_the_way_is_that_note_or_refused():
+    """10,000 mutated frames, 10,000 records: the note or a WireError, never anything else."""
     dice = random.Random(7)
     whole = framed(pack(a_note(), {"verb": "x"}))
     refused = 0
     for _ in range(10_000):
         data = mutated(whole, dice)
         try:
-            opened(partial(of_frame, data))
+            assert same(opened(partial(of_frame, data))[0], a_note())
         except WireError:
             refused += 1
     assert refused > 6000
     records = to_records(pack(a_note()))
     for _ in range(10_000):
         try:
-            opened(partial(from_records, mutated_records(records, dice)))
+            changed = opened(partial(from_records, mutated_records(records, dice)))[0]
+            assert same(changed, a_note())
         except WireError:
             refused += 1
     assert refused > 12_000
@@ -200,7 +223,7 @@ def mutated_records(records: RecordDict, dice: random.Random) -> RecordDict:
         case 3:
             note[dice.choice(["facts", "bfloat16", "else"])] = dice.choice([1, 2.5, b"x", [1, 2]])
         case 4:
-            del note[dice.choice(["facts", "bfloat16"])]
+            del note[dice.choice(["facts", "bfloat16", "digest"])]
         case 5:
             arrays[key] = Array("float32", (1,), "torch.Tensor", array.data)
         case 6:
@@ -235,7 +258,13 @@ def test_arrays_that_are_none_are_refused_before_memory_is_taken(data, says):
 
 def test_a_frame_that_promises_too_much_ends_with_what_came():
     head = json.dumps(
-        {"about": {}, "facts": "{}", "bfloat16": [], "arrays": [["a", "f", [1], 2**39]]}
+        {
+            "about": {},
+            "facts": "{}",
+            "bfloat16": [],
+            "digest": "",
+            "arrays": [["a", "f", [1], 2**39]],
+        }
     ).encode()
     data = b"AFP1" + len(head).to_bytes(8, "big") + head + b"only this"
     with pytest.raises(EOFError):

@@ -219,6 +219,14 @@ def test_only_tensors_that_a_note_may_hold_are_taken(arrays):
         checked(arrays, {})
 
 
+@pytest.mark.parametrize(
+    "text", ['{"t": 1, "t": 2}', '{"a": {"b": 1, "b": 1}}', '{"a": [{"": 0, "": 0}]}']
+)
+def test_a_table_with_a_name_twice_is_refused(text):
+    with pytest.raises(WireError, match="a name stands in a table twice"):
+        facts_of_text(text)
+
+
 def test_values_are_bounded():
     with pytest.raises(WireError, match="no text of at most"):
         facts_of_text("x" * (MOST_FACTS + 1))

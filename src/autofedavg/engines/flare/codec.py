@@ -2,6 +2,9 @@
 
 A note with a model is a DXO of weights in numpy arrays, which is what a site's own filters know;
 FLARE sends arrays in pieces and without pickle. A small note is one byte string.
+
+Both carry a digest. A filter may change arrays on their way, and FLARE's filters say so in the
+DXO's history: then the arrays are what the filter made of them, and only the values are checked.
 """
 
 from __future__ import annotations
@@ -11,16 +14,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from autofedavg.notes import Note
-from autofedavg.wire import WireError, checked, decode, encode, facts_of_text, facts_text
+from autofedavg.wire import (
+    WireError,
+    checked,
+    decode,
+    encode,
+    facts_of_text,
+    facts_text,
+    refuse_changed,
+    seal,
+)
 
 FACTS = "autofedavg_facts"  # in a DXO's meta
 BRAIN_FLOATS = "autofedavg_bfloat16"  # names of arrays that are bfloat16, as bits: numpy has none
+SEALS = "autofedavg_digests"  # of the values and of the arrays, as they were handed over
 LETTER = "autofedavg_note"
 
 
@@ -30,7 +43,8 @@ def as_weights(note: Note) -> Shareable:
     brain = sorted(name for name, array in arrays.items() if array.dtype == torch.bfloat16)
     # Filters of weights leave a note without any alone: it is of another kind.
     kind = DataKind.WEIGHTS if arrays else DataKind.METRICS
-    meta = {FACTS: facts_text(note.facts), BRAIN_FLOATS: brain}
+    facts = facts_text(note.facts)
+    meta = {FACTS: facts, BRAIN_FLOATS: brain, SEALS: [seal(facts, {}), seal("", arrays)]}
     return DXO(kind, {name: _numpy(array) for name, array in arrays.items()}, meta).to_shareable()
 
 
@@ -52,7 +66,15 @@ def of_weights(message: object) -> Note:
         raise WireError("this is no note: the types of its arrays are not told")
     if not isinstance(dxo.data, Mapping):
         raise WireError("this is no note: its arrays are no table")
-    return checked({k: _tensor(v, k in brain) for k, v in dxo.data.items() if _named(k)}, facts)
+    note = checked({k: _tensor(v, k in brain) for k, v in dxo.data.items() if _named(k)}, facts)
+    seals = meta.get(SEALS)
+    if not isinstance(seals, list | tuple) or len(seals) != 2:
+        raise WireError("this is no note: it carries no digests")
+    refuse_changed(seals[0], meta[FACTS], {})
+    filtered = meta.get(MetaKey.FILTER_HISTORY)
+    if not isinstance(filtered, list) or not filtered:
+        refuse_changed(seals[1], "", note.arrays)
+    return note
 
 
 def as_letter(note: Note) -> Shareable:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel
 from autofedavg.notes import Note
-from autofedavg.wire import WireError, checked, facts_of_text, facts_text
+from autofedavg.wire import WireError, checked, facts_of_text, facts_text, refuse_changed, seal
 
 _TYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i2", "|i1", "|u1"})
 
@@ -21,7 +21,8 @@ def pack(note: Note, about: Mapping[str, str] | None = None) -> Parcel:
     """A note, ready to travel."""
     arrays = {key: _to_file(array) for key, array in note.arrays.items()}
     halves = tuple(key for key, array in note.arrays.items() if array.dtype == torch.bfloat16)
-    return Parcel(facts_text(note.facts), arrays, halves, about or {})
+    facts = facts_text(note.facts)
+    return Parcel(facts, arrays, halves, about or {}, seal(facts, note.arrays))
 
 
 def unpack(parcel: Parcel) -> Note:
@@ -41,7 +42,9 @@ def unpack(parcel: Parcel) -> Note:
         arrays[key] = tensor
     if not set(parcel.bfloat16) <= set(arrays):
         raise WireError("this is no note: it says the type of an array that it does not have")
-    return checked(arrays, facts)
+    note = checked(arrays, facts)
+    refuse_changed(parcel.digest, parcel.facts, note.arrays)
+    return note
 
 
 def opened(read: Callable[[], Parcel]) -> tuple[Note, Mapping[str, str]]:

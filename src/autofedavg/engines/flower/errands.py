@@ -6,6 +6,7 @@ Used by Flower's process per message and by the resident executor alike.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -64,9 +65,8 @@ def _ask(
     request = {"verb": verb, "site": site, "job": job}
     if local:
         request["local"] = str(Path(str(local)).expanduser())
-    sent = Parcel(parcel.facts, parcel.arrays, parcel.bfloat16, request)
-    back = resident.exchange(site, job, sent, watch)
-    return Parcel(back.facts, back.arrays, back.bfloat16, about)
+    back = resident.exchange(site, job, replace(parcel, about=request), watch)
+    return replace(back, about=about)
 
 
 def _site(context: Context) -> str:

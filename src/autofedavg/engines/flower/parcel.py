@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MAGIC = b"AFP1"
@@ -42,12 +42,14 @@ class Parcel:
         arrays: its arrays.
         bfloat16: those that travel as int16, since NumPy has no such type.
         about: what the carriers tell each other: the verb, the site, the job.
+        digest: over values and arrays, made where the note was and checked where it is read.
     """
 
     facts: str = "{}"
     arrays: Mapping[str, Packed] = field(default_factory=dict)
     bfloat16: tuple[str, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""
 
 
 def send(to: socket.socket, parcel: Parcel) -> None:
@@ -57,6 +59,7 @@ def send(to: socket.socket, parcel: Parcel) -> None:
             "about": dict(parcel.about),
             "facts": parcel.facts,
             "bfloat16": list(parcel.bfloat16),
+            "digest": parcel.digest,
             "arrays": [
                 [key, packed.dtype, list(packed.shape), len(packed.data)]
                 for key, packed in parcel.arrays.items()
@@ -84,7 +87,7 @@ def receive(source: socket.socket) -> Parcel:
         key: Packed(packed.dtype, packed.shape, _exactly(source, size))
         for (key, packed), size in zip(parcel.arrays.items(), sizes, strict=True)
     }
-    return Parcel(parcel.facts, arrays, parcel.bfloat16, parcel.about)
+    return replace(parcel, arrays=arrays)
 
 
 def _exactly(source: socket.socket, count: int) -> bytearray:
@@ -108,7 +111,7 @@ def _read_head(text: bytearray) -> tuple[Parcel, list[int]]:
             sizes.append(size)
         about = {_word(key): _word(value) for key, value in head["about"].items()}
         halves = tuple(_word(key) for key in head["bfloat16"])
-        return Parcel(_word(head["facts"]), arrays, halves, about), sizes
+        return Parcel(_word(head["facts"]), arrays, halves, about, _word(head["digest"])), sizes
     except BadParcel:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -19,6 +19,7 @@ def to_records(parcel: Parcel) -> RecordDict:
     values: dict[str, ConfigRecordValues] = {
         "facts": parcel.facts,
         "bfloat16": json.dumps(list(parcel.bfloat16)),
+        "digest": parcel.digest,
         **{f"about-{key}": value for key, value in parcel.about.items()},
     }
     content = RecordDict({NOTE: ConfigRecord(values)})
@@ -44,7 +45,7 @@ def from_records(content: RecordDict) -> Parcel:
     if not isinstance(note, ConfigRecord) or not isinstance(record, ArrayRecord):
         raise BadParcel("its records are not those of a note")
     words = {key: value for key, value in note.items() if isinstance(value, str)}
-    if len(words) < len(note) or not {"facts", "bfloat16"} <= set(words):
+    if len(words) < len(note) or not {"facts", "bfloat16", "digest"} <= set(words):
         raise BadParcel("its values are not those of a note")
     arrays = {}
     for key, array in record.items():
@@ -52,7 +53,8 @@ def from_records(content: RecordDict) -> Parcel:
             raise BadParcel("an array is written in another way than NumPy's")
         arrays[key] = Packed(array.dtype, tuple(array.shape), array.data)
     about = {key[6:]: value for key, value in words.items() if key.startswith("about-")}
-    return Parcel(words["facts"], arrays, _names(words["bfloat16"]), about)
+    names = _names(words["bfloat16"])
+    return Parcel(words["facts"], arrays, names, about, words["digest"])
 
 
 def _names(text: str) -> tuple[str, ...]:
