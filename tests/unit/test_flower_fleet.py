@@ -103,13 +103,35 @@ def test_registered_names_are_taken_and_nobody_is_asked():
 
 def test_nodes_without_a_registered_name_are_asked_once():
     grid = Grid(n1=Node("A"), n2=Node("B"), n3=Node(""))
-    fleet = FlowerFleet(grid)
+    fleet = FlowerFleet(grid, nameless=True)
     for _ in range(2):
         answers = ask(fleet, "A", "B", "C")
         assert isinstance(answers["A"], Note)
         assert isinstance(answers["B"], Note)
         assert answers["C"] == Lost("is not connected")
     assert grid.nodes[1].asked == ["name", "ask", "ask"]
+
+
+def test_a_key_without_a_name_claims_none():
+    """Whose registered node has not connected yet: nobody is taken for it."""
+    grid = Grid(n1=Node("A"), n2=Node("B", "B"))
+    fleet = FlowerFleet(grid)
+    answers = ask(fleet, "A", "B")
+    assert isinstance(answers["B"], Note)
+    assert "not connected under a registered name" in answers["A"].reason
+    assert "nodes without one that are there: 1" in answers["A"].reason
+    assert "flwr supernode register --name SITE" in answers["A"].reason
+    assert grid.nodes[1].asked == []
+    del grid.nodes[1]
+    assert ask(fleet, "A") == {"A": Lost("is not connected")}
+    grid.nodes[3] = Node("A", "A")
+    assert isinstance(ask(fleet, "A")["A"], Note)
+
+
+@pytest.mark.parametrize(("told", "allowed"), [("yes", True), ("", False), ("no", False)])
+def test_nameless_nodes_are_let_in_by_the_server_s_administrator_alone(told, allowed, monkeypatch):
+    monkeypatch.setenv("AUTOFEDAVG_NAMELESS", told)
+    assert rosters.nameless_allowed() is allowed
 
 
 def test_a_node_under_another_name_than_its_own_is_refused():
@@ -121,7 +143,7 @@ def test_a_node_under_another_name_than_its_own_is_refused():
 def test_two_nodes_under_one_name_are_refused_naming_both(registered):
     name = "A" if registered else ""
     grid = Grid(n11=Node("A", name), n22=Node("A", name), n3=Node("B", "B"))
-    fleet = FlowerFleet(grid)
+    fleet = FlowerFleet(grid, nameless=True)
     for _ in range(2):
         answers = ask(fleet, "A", "B")
         assert isinstance(answers["B"], Note)
@@ -134,7 +156,7 @@ def test_two_nodes_under_one_name_are_refused_naming_both(registered):
 def test_a_claim_to_a_registered_name_does_not_knock_its_node_out(first):
     grid = Grid(n2=Node("A", "A"), n4=Node("B"))
     grid.nodes[first] = Node("A", answer=lambda _note: Note({}, {"from": "an impostor"}))
-    fleet = FlowerFleet(grid)
+    fleet = FlowerFleet(grid, nameless=True)
     for _ in range(2):
         answers = ask(fleet, "A", "B")
         assert answers["A"].facts == answers["B"].facts == {"t": 1}
@@ -149,7 +171,7 @@ def test_a_claim_to_a_registered_name_does_not_knock_its_node_out(first):
 def test_a_node_that_is_gone_and_came_back_under_a_new_id_is_not_two(monkeypatch):
     monkeypatch.setattr(rosters, "NAMING", 0.5)
     grid = Grid(n1=Node("A"))
-    fleet = FlowerFleet(grid)
+    fleet = FlowerFleet(grid, nameless=True)
     assert isinstance(ask(fleet, "A")["A"], Note)
     grid.nodes[1].reply = lambda _message: None  # dead, but not yet missed by the SuperLink
     grid.nodes[2] = Node("A")

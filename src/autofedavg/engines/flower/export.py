@@ -42,7 +42,9 @@ only: server and sites have autofedavg {version} installed (`pip install 'autofe
 
 Sites: {sites}
 
-1. Every site runs a SuperNode that says which site it is, and where the site's own file lies:
+1. Every site's key is registered under the site's name:
+   `flwr supernode register {first}.pub --name {first}`. Every site runs a SuperNode that says which
+   site it is, and where the site's own file lies:
    `flower-supernode ... --node-config 'site="{first}" site-file="/path/to/autofedavg.toml"'`
 2. Submit: `flwr run . NAME-OF-YOUR-SUPERLINK --stream`
 3. Watch: `flwr ls`, `flwr log RUN`. Stop: `flwr stop RUN`.

@@ -34,13 +34,17 @@ class FlowerFleet:
     A SuperNode that finds no message sleeps for three seconds. One whose executor stays between
     messages, so that a message costs next to nothing, is therefore sent empty ones for a while:
     the next request finds it awake.
+
+    Args:
+        grid: Flower's.
+        nameless: whether nodes without a registered name may say which site they are.
     """
 
     name = "flower"
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, *, nameless: bool = False) -> None:
         self._grid = grid
-        self._roster = Roster()
+        self._roster = Roster(nameless)
         self._lively: set[int] = set()
 
     def ask(

@@ -1,12 +1,15 @@
 """Which of Flower's nodes is which site.
 
 A name that the server's administrator registered with a node's key (`flwr supernode register
---name`) is the site's name, whatever the node says. Nodes without a registered name are asked;
-what they say is their own word, and no claim to a name that was once seen registered.
+--name`) is the site's name, whatever the node says. Nodes without a registered name are no sites,
+since whoever has such a key could claim any name. Where the server's administrator lets them in
+(AUTOFEDAVG_NAMELESS=yes), they are asked; what they say is their own word, and no claim to a name
+that was once seen registered.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -16,12 +19,23 @@ from autofedavg.notes import Lost
 
 NAMING = 20.0  # seconds a node has to say its name
 SULKING = 15.0  # seconds before one that did not is asked again
+NAMELESS = "AUTOFEDAVG_NAMELESS"  # environment variable of the SuperLink
+
+
+def nameless_allowed() -> bool:
+    """Whether the server's administrator lets nodes in that have no registered name."""
+    return os.environ.get(NAMELESS) == "yes"
 
 
 class Roster:
-    """The nodes that are there, and whose they are."""
+    """The nodes that are there, and whose they are.
 
-    def __init__(self) -> None:
+    Args:
+        nameless: whether nodes without a registered name may say which site they are.
+    """
+
+    def __init__(self, nameless: bool = False) -> None:
+        self._nameless = nameless
         self._here: set[int] = set()
         self._registered: dict[int, str] = {}
         self._taken: set[str] = set()  # names that were registered, whether their node is here
@@ -45,6 +59,8 @@ class Roster:
         Nodes that claim one name are asked again, where they have not said it since then: one
         that is gone, and has come back under a new id, is silent.
         """
+        if not self._nameless:
+            return set()
         now = time.monotonic()
         for node, when in list(self._asked.items()):
             if now - when > NAMING:
@@ -83,7 +99,14 @@ class Roster:
         if self._asked:
             return None
         if not nodes:
-            return Lost("is not connected")
+            strangers = len(self._here - set(self._registered))
+            if self._nameless or not strangers:
+                return Lost("is not connected")
+            return Lost(
+                "is not connected under a registered name; nodes without one that are there: "
+                f"{strangers}; register each key with `flwr supernode register --name SITE`, or "
+                f"let them say their names ({NAMELESS}=yes where the SuperLink is started)"
+            )
         two = " and ".join(str(node) for node in sorted(nodes))
         return Lost(
             f"two nodes go by this name, {two}; stop one, or register each key under its own "
