@@ -5,6 +5,7 @@ import logging
 import time
 
 import pytest
+import torch
 
 import autofedavg
 from autofedavg import read_study
@@ -225,3 +226,20 @@ def test_going_on_a_broken_site_is_left_out_where_the_quorum_allows(tiny, tmp_pa
         host(job, DeskFleet(job, spoil=broken), tmp_path)
     lines = Ledger(job.folder(tmp_path)).rounds()
     assert [line["answered"] for line in lines] == [["I", "II", "III"], ["I", "III"]]
+
+
+def test_a_site_with_another_pytorch_is_named_in_the_run_s_log(study, tmp_path):
+    job = job_of(study, "fedavg")
+
+    def spoil(verb, site, answer):
+        if (verb, site) == ("hello", "II"):
+            return Note({}, {**answer.facts, "torch": "1.0.0+cpu\x1b[2J"})
+        return answer
+
+    path = host(job, DeskFleet(job, spoil=spoil), tmp_path / "other")
+    said = [line for line in (path / "log.txt").read_text().splitlines() if "PyTorch" in line]
+    assert len(said) == 1
+    assert "WARNING" in said[0]
+    assert f"site II has PyTorch 1.0.0+cpu�[2J, and the server {torch.__version__}" in said[0]
+    path = host(job, DeskFleet(job), tmp_path / "same")
+    assert "PyTorch" not in (path / "log.txt").read_text()

@@ -6,10 +6,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from autofedavg.engines.remote.job import Job, without_paths
-from autofedavg.engines.remote.joining import Joined, RemoteFleet, about_data, join
+from autofedavg.engines.remote.joining import Joined, RemoteFleet, Said, about_data, join
 from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.desk import Paused, Seen
@@ -120,8 +121,19 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
             layers=list(row.method.layer_names(layout)),
         )
 
-    cautions = row.method.cautions(len(job.sites))
+    cautions = [*row.method.cautions(len(job.sites)), *_other_versions(said)]
     return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
+
+
+def _other_versions(said: Said) -> list[str]:
+    """A word for every site whose PyTorch is not the server's."""
+    here = str(torch.__version__)
+    return [
+        f"site {name} has PyTorch {told.get('torch') or 'of no version'}, and the server {here}: "
+        "another version may give other last bits"
+        for name, told in sorted(said.items())
+        if told.get("torch") != here
+    ]
 
 
 def _say_failed(path: Path, error: AutoFedAvgError) -> None:
