@@ -1,7 +1,8 @@
 """Randomness by name: every draw has its own generator, so no draw depends on what ran before.
 
 Order, parallelism, resume and engine therefore cannot change a result. Nothing in this package
-touches PyTorch's or NumPy's global state without putting it back.
+touches PyTorch's or NumPy's global state without putting it back. What is done at every step costs
+microseconds here (decision 48).
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
+
+from autofedavg.seed_sequence import first_number
 
 _DIGITS = 64  # of a secret, in sixteens
 _WORDS, _FIRST = 624, 24  # of a Mersenne Twister's state, and the byte where PyTorch keeps them
@@ -49,9 +54,7 @@ class Seeds:
 
     def number(self, client: str, purpose: Purpose, t: int = 0, s: int = 0) -> int:
         """A 63-bit integer for this address."""
-        name = int.from_bytes(hashlib.blake2b(client.encode(), digest_size=8).digest(), "big")
-        sequence = np.random.SeedSequence(self.seed, spawn_key=(name, int(purpose), t, s))
-        return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+        return first_number(self.seed, client, purpose, t, s) >> 1
 
     def generator(self, client: str, purpose: Purpose, t: int = 0, s: int = 0) -> torch.Generator:
         """A PyTorch generator (CPU) for this address."""
@@ -106,18 +109,65 @@ class Secret(Seeds):
         return made.set_state(state)
 
 
+class _Nothing:
+    """Stands in for a bit generator where only what a RandomState itself keeps is of interest.
+
+    That is the second of two normal numbers drawn as a pair. To ask for it, NumPy would also copy
+    its bit generator's state, number by number: thirty times the cost of all else here.
+    """
+
+    state = property(lambda self: {"bit_generator": "", "state": None}, lambda self, state: None)
+
+
+# NumPy's own name for its global RandomState; where a version lacks it, the state is copied.
+_LEGACY: Any = getattr(mtrand, "_rand", None)
+_LENDS = hasattr(_LEGACY, "_bit_generator")
+_NOTHING = _Nothing()
+_SPARE: list[np.random.MT19937] = []  # more than one where blocks lie within blocks
+
+
 @contextmanager
 def every_seed(number: int) -> Iterator[None]:
     """`global_seed` for NumPy's and Python's global generators as well: for other people's code."""
-    legacy, plain = np.random.get_state(), random.getstate()
-    try:
+    plain, tensors = random.getstate(), torch.default_generator.get_state()
+    with _numpy_lent() if _LENDS else _numpy_kept():
         np.random.seed(number % 2**32)
         random.seed(number)
-        with global_seed(number):
+        torch.default_generator.manual_seed(number)
+        try:
             yield
+        finally:
+            random.setstate(plain)
+            torch.default_generator.set_state(tensors)
+
+
+@contextmanager
+def _numpy_kept() -> Iterator[None]:
+    """NumPy's global generator is as before afterwards."""
+    state = np.random.get_state()
+    try:
+        yield
     finally:
-        np.random.set_state(legacy)
-        random.setstate(plain)
+        np.random.set_state(state)
+
+
+@contextmanager
+def _numpy_lent() -> Iterator[None]:
+    """The same, sooner: another bit generator stands in, so that nothing is copied out and back."""
+    theirs = _LEGACY._bit_generator
+    _LEGACY._bit_generator = _NOTHING
+    pair = _LEGACY.get_state(legacy=False)
+    ours = _SPARE.pop() if _SPARE else np.random.MT19937(0)
+    mtrand.set_bit_generator(ours)
+    try:
+        yield
+    finally:
+        mtrand.set_bit_generator(theirs)
+        if pair["has_gauss"]:
+            _LEGACY._bit_generator = _NOTHING
+            _LEGACY.set_state(pair)
+            _LEGACY._bit_generator = theirs
+        _SPARE.append(ours)
 
 
 @contextmanager

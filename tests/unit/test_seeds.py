@@ -1,14 +1,16 @@
 """Randomness by name: no draw depends on what ran before, and nothing global is touched."""
 
+import hashlib
 import random
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autofedavg.seeds import Purpose, Secret, Seeds, global_seed
+from autofedavg import seeds
+from autofedavg.seeds import Purpose, Secret, Seeds, every_seed, global_seed
 
 ADDRESSES = st.tuples(
     st.text(max_size=8), st.sampled_from(Purpose), st.integers(0, 10**6), st.integers(0, 10**6)
@@ -33,6 +35,42 @@ def test_every_address_has_a_number_of_its_own(one, other, seed):
     seeds = Seeds(seed)
     assert (seeds.number(*one) == seeds.number(*other)) == (one == other)
     assert 0 <= seeds.number(*one) < 2**63
+
+
+def by_numpy(seed, client, purpose, t, s):
+    """The number as NumPy itself makes it."""
+    name = int.from_bytes(hashlib.blake2b(client.encode(), digest_size=8).digest(), "big")
+    sequence = np.random.SeedSequence(seed, spawn_key=(name, int(purpose), t, s))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+SIZES = st.sampled_from([1, 8, 31, 32, 33, 64, 65, 128, 160])
+
+
+def whole_numbers():
+    """Of any length: NumPy cuts them into words of 32 bits."""
+    return SIZES.flatmap(lambda bits: st.integers(0, 2**bits))
+
+
+@settings(max_examples=600)
+@given(
+    seed=whole_numbers(),
+    client=st.text(max_size=8),
+    purpose=st.sampled_from(Purpose),
+    t=whole_numbers(),
+    s=whole_numbers(),
+)
+def test_numbers_are_those_of_numpy_s_seed_sequence(seed, client, purpose, t, s):
+    expected = by_numpy(seed, client, purpose, t, s)
+    assert Seeds(seed).number(client, purpose, t, s) == expected
+    assert Seeds(seed).number(client, purpose, t, s) == expected  # from what is remembered
+
+
+@pytest.mark.parametrize("address", [(-1, 0, 0), (0, -1, 0), (0, 0, -1)])
+def test_a_negative_number_is_refused(address):
+    seed, t, s = address
+    with pytest.raises(ValueError, match="expected non-negative integer"):
+        Seeds(seed).number("A", Purpose.ALPHA, t, s)
 
 
 def test_every_seed_has_streams_of_its_own():
@@ -64,8 +102,35 @@ def test_numpy_states_are_repeatable_and_apart():
 
 
 def global_states():
-    state = np.random.get_state()
-    return torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
+    name, words, *others = np.random.get_state()
+    return torch.get_rng_state().tolist(), name, words.tolist(), others, random.getstate()
+
+
+def drawn():
+    """Some of everything that other people's code draws without a generator."""
+    numbers = [random.random(), random.gauss(0, 1), *np.random.rand(2), *np.random.randn(3)]
+    return [*numbers, np.random.randint(10**6), *torch.rand(2).tolist(), *torch.randn(3).tolist()]
+
+
+def drawn_from(number):
+    """The same, from generators seeded as everybody would seed them."""
+    before = global_states_kept()
+    np.random.seed(number % 2**32)
+    random.seed(number)
+    torch.manual_seed(number)
+    numbers = drawn()
+    give_back(before)
+    return numbers
+
+
+def global_states_kept():
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def give_back(kept):
+    torch.set_rng_state(kept[0])
+    np.random.set_state(kept[1])
+    random.setstate(kept[2])
 
 
 def test_nothing_global_is_touched():
@@ -96,6 +161,55 @@ def test_the_global_state_comes_back_after_an_error_too():
     with pytest.raises(ZeroDivisionError), global_seed(1):
         torch.rand(1).div_(1 // 0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("number", [0, 7, 2**32 + 1, 2**63 - 1])
+@pytest.mark.parametrize("normals", [0, 1, 2])
+@pytest.mark.parametrize("lends", [True, False])
+def test_in_a_block_every_generator_is_the_seed_s_and_all_come_back(
+    number, normals, lends, monkeypatch
+):
+    """Also where somebody has drawn one number of NumPy's pairs of normal ones."""
+    assert seeds._LENDS, "NumPy has other names now: the quick way is not taken any more"
+    monkeypatch.setattr(seeds, "_LENDS", lends)
+    np.random.randn(normals)
+    before, bits = global_states(), np.random.get_bit_generator()
+    with every_seed(number):
+        inside = drawn()
+    assert global_states() == before
+    assert np.random.get_bit_generator() is bits
+    assert inside == drawn_from(number)
+
+
+def test_between_blocks_every_stream_goes_on():
+    """What a loss draws between two batches does not depend on the batches."""
+    kept = global_states_kept()
+    alone = [drawn() for _ in range(4)]
+    give_back(kept)
+    beside = []
+    for step in range(4):
+        with every_seed(step):
+            drawn()
+        beside.append(drawn())
+    assert beside == alone
+
+
+def test_a_block_within_a_block_leaves_the_outer_one_as_it_was():
+    with every_seed(3):
+        whole = drawn() + drawn()
+    with every_seed(3):
+        first = drawn()
+        with every_seed(4):
+            drawn()
+        assert first + drawn() == whole
+
+
+def test_every_generator_comes_back_after_an_error_too():
+    np.random.randn()
+    before = global_states()
+    with pytest.raises(ZeroDivisionError), every_seed(1):
+        [number / 0 for number in drawn()]
+    assert global_states() == before
 
 
 def test_the_cpu_needs_no_cuda_generator(monkeypatch):
