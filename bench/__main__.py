@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--json FILE]`: measures everything and prints one table."""
+"""`python -m bench [--quick] [--only SECTION ...] [--json FILE]`: measures, prints one table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,20 @@ from pathlib import Path
 import psutil
 import torch
 
-from bench import flare, flower, gpu, gpu_volumes, large, memory, reports, rounds, volumes, weights
+from bench import (
+    flare,
+    flower,
+    gpu,
+    gpu_volumes,
+    large,
+    memory,
+    own,
+    reports,
+    rounds,
+    scale,
+    volumes,
+    weights,
+)
 from bench.table import Section, render
 from bench.timing import keep_heap
 
@@ -33,46 +47,62 @@ FULL: dict[str, Measure] = {
     "flower": lambda: flower.measure(steps=30, stock_steps=8),
     "gpu": lambda: gpu.measure(epochs=4, S=400, repetitions=5),
     "gpu volumes": lambda: gpu_volumes.measure(steps=100, repetitions=5),
+    "federate": lambda: own.measure(cuts=(16, 64, 256), cases=8000, sittings=2, repetitions=4),
+    "many clients": lambda: scale.measure(clients=(64, 256, 1024), rounds=3),
 }
 QUICK: dict[str, Measure] = {
-    "rounds": lambda: rounds.measure(cuts=(16, 64), cases=2000, sittings=1, repetitions=1),
+    "rounds": lambda: rounds.measure(cuts=(4, 8), cases=128, sittings=1, repetitions=1),
     "steps": lambda: weights.measure(clients=(3,), repetitions=1),
     "step memory": lambda: memory.of_steps(clients=(3,)),
-    "volumes": lambda: volumes.measure(steps=1, repetitions=2),
+    "volumes": lambda: volumes.measure(steps=1, repetitions=1, crop=(32, 32, 16)),
     "round memory": lambda: memory.of_rounds(K=2),
-    "large data": lambda: large.measure(gigabytes=0.5, hold=0.05, rounds=1),
-    "report": lambda: reports.measure(runs=10, rounds=10, repetitions=1),
-    "flare": lambda: flare.measure(rounds=2, steps=5),
-    "flower": lambda: flower.measure(steps=3, stock_steps=1),
+    "large data": lambda: large.measure(
+        gigabytes=0.0, hold=0.001, rounds=1, grid=(80, 80, 64), iterations=1
+    ),
+    "report": lambda: reports.measure(runs=10, rounds=4, repetitions=1),
+    "flare": lambda: flare.measure(rounds=2, steps=2),
+    "flower": lambda: flower.measure(steps=2, stock_steps=1),
     "gpu": lambda: gpu.measure(epochs=1, S=5, repetitions=1),
     "gpu volumes": lambda: gpu_volumes.measure(steps=5, repetitions=1),
+    "federate": lambda: own.measure(cuts=(4, 8), cases=128, sittings=1, repetitions=1),
+    "many clients": lambda: scale.measure(clients=(2, 4), rounds=1),
 }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything; a smoke test")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
-    parser.add_argument("--only", choices=FULL, help="one section alone")
+    parser.add_argument("--only", choices=FULL, nargs="+", help="some sections alone")
     chosen = parser.parse_args()
     # Before anything forks: worker processes must not inherit a pool of threads.
     torch.set_num_threads(1)
     keep_heap()
     measures = QUICK if chosen.quick else FULL
     sections: list[Section] = []
+    failed: list[str] = []
     started = time.perf_counter()
     try:
-        for name in [chosen.only] if chosen.only else measures:
+        for name in chosen.only or measures:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            sections.append(measures[name]())
+            try:
+                sections.append(measures[name]())
+            except Exception as error:  # named, with its traceback, and the others still run
+                traceback.print_exc()
+                failed.append(name)
+                why = f"failed: {type(error).__name__}: {error}"
+                sections.append(Section(f"Section {name!r}", [], remark=why))
     finally:
         facts = environment(chosen.quick)
         facts["took"] = f"{time.perf_counter() - started:.0f} s"
+        if failed:
+            facts["failed"] = ", ".join(failed)
         print(render(sections))
         print("\n" + "\n".join(f"{key}: {value}" for key, value in facts.items()))
         if chosen.json:
             content = {"environment": facts, "sections": [plain(section) for section in sections]}
             chosen.json.write_text(json.dumps(content, indent=1) + "\n")
+    return 1 if failed else 0
 
 
 def environment(quick: bool) -> dict[str, str]:
@@ -104,4 +134,4 @@ def plain(section: Section) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -36,7 +36,7 @@ TITLE = "9. Sixteen clients of VGG-9 on a GPU (bf16, batch 64)"
 def measure(epochs: int, S: int, repetitions: int) -> Section:
     """The section; without rows where there is no GPU."""
     if not torch.cuda.is_available():
-        return Section(TITLE, [], remark="no CUDA device here")
+        return Section(TITLE, [], remark="skipped: no CUDA device here")
     names = [f"site-{k:02d}" for k in range(K)]
     problem = Problem(vgg9, cifar_loss, {name: _site(name, k) for k, name in enumerate(names)})
     training = Training(

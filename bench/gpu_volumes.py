@@ -23,7 +23,7 @@ TITLE = "10. A step of a 3D U-Net on a GPU (crop 128x128x32, batch 4, bf16)"
 def measure(steps: int, repetitions: int) -> Section:
     """The section; without rows where there is no GPU."""
     if not torch.cuda.is_available():
-        return Section(TITLE, [], remark="no CUDA device here")
+        return Section(TITLE, [], remark="skipped: no CUDA device here")
     torch.cuda.reset_peak_memory_stats()
     image = torch.randn(BATCH, 1, *HOW.roi, device="cuda")
     batch = (image, (image > 2).float())

@@ -21,7 +21,8 @@ from bench.table import Row, Section
 from bench.timing import Sample
 
 SITES = ("north", "south", "west")
-GRID = (320, 320, 256)  # 52 MB as int16
+Grid = tuple[int, int, int]
+GRID: Grid = (320, 320, 256)  # 52 MB as int16
 EVERY = 0.05  # seconds between two looks
 STUDY = """
 [base]
@@ -41,7 +42,7 @@ overlap = 0.0
 channels = [8, 16, 32]
 strides = [[2, 2, 2], [2, 2, 2]]
 [base.training]
-iterations = 20
+iterations = {iterations}
 batch_size = 2
 learning_rate = 1e-3
 [[run]]
@@ -50,15 +51,17 @@ method = {{ name = "fedavg" }}
 """
 
 
-def measure(gigabytes: float, hold: float, rounds: int) -> Section:
+def measure(
+    gigabytes: float, hold: float, rounds: int, grid: Grid = GRID, iterations: int = 20
+) -> Section:
     """The section: one list, prepared and trained on with little memory, then with plenty."""
     home = Path(tempfile.mkdtemp(prefix="autofedavg-bench-"))
     try:
-        size = _generate(home, gigabytes)
-        (home / "study.toml").write_text(STUDY.format(rounds=rounds))
+        size = _generate(home, gigabytes, grid)
+        (home / "study.toml").write_text(STUDY.format(rounds=rounds, iterations=iterations))
         first, _ = _run(home, hold, "first")
         again, from_disk = _run(home, hold, "again")
-        _, in_memory = _run(home, 4 * gigabytes, "held")
+        _, in_memory = _run(home, max(1.0, 4 * gigabytes), "held")
     finally:
         shutil.rmtree(home)
     goal = 1500.0 if gigabytes >= 3 else None
@@ -71,18 +74,18 @@ def measure(gigabytes: float, hold: float, rounds: int) -> Section:
     return Section(f"5. A run over a data list of {size / 1e9:.1f} GB: peak memory", rows)
 
 
-def _generate(home: Path, gigabytes: float) -> int:
+def _generate(home: Path, gigabytes: float, grid: Grid) -> int:
     """Volumes of noise with a bright box; returns their bytes."""
     draw = np.random.default_rng(0)
-    count = max(9, round(gigabytes * 1e9 / (2 * np.prod(GRID))))
+    count = max(9, round(gigabytes * 1e9 / (2 * np.prod(grid))))
     total = 0
     with (home / "list.csv").open("w", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(("site", "case", "image", "label", "split"))
         for number in range(count):
-            image = draw.integers(-1000, 500, GRID, dtype=np.int16)
-            label = np.zeros(GRID, np.uint8)
-            start = [int(draw.integers(0, n - 60)) for n in GRID]
+            image = draw.integers(-1000, 500, grid, dtype=np.int16)
+            label = np.zeros(grid, np.uint8)
+            start = [int(draw.integers(0, n - 60)) for n in grid]
             label[tuple(slice(s, s + 60) for s in start)] = 1
             image[label > 0] += 800
             affine = np.diag([0.8, 0.8, 1.5, 1.0])

@@ -70,15 +70,15 @@ def models_bytes(K: int) -> int:
 
 def _step(what: str, K: int) -> float:
     """MB at the peak of a few steps, beyond W and what the process held before them."""
-    process, pipe = _start(_take_steps, what, K)
+    process, pipe = start(_take_steps, what, K)
     answer: int = pipe.recv()
     process.join()
     return (answer - models_bytes(K)) / MB
 
 
 def _take_steps(pipe: Connection, what: str, K: int) -> None:
-    _touch_libraries()
-    before = _peak()
+    touch_libraries()
+    before = peak()
     if what == "plain":
         run = weights.plain_step()
     elif what == "learning":
@@ -87,12 +87,12 @@ def _take_steps(pipe: Connection, what: str, K: int) -> None:
         run = weights.naive_step(weights.models(K))
     for _ in range(2):
         run()
-    pipe.send(_peak() - before)
+    pipe.send(peak() - before)
 
 
 def _round(learn: bool, K: int, workers: int) -> float:
     """MB at the peak of a round in the simulator, its workers included, beyond those before it."""
-    process, pipe = _start(_run_round, learn, K, workers)
+    process, pipe = start(_run_round, learn, K, workers)
     pipe.recv()
     before = most = _held(process.pid)
     pipe.send(None)
@@ -111,7 +111,7 @@ def _run_round(pipe: Connection, learn: bool, K: int, workers: int) -> None:
     t0 = 1 if learn else 2  # there is one round: its weights are learned, or not
     optimiser = BetaOptimiser("adam", 0.1)
     plan = Plan(T=1, t0=t0, S=1, gamma=Dirichlet(), optimiser=optimiser)
-    _touch_libraries()
+    touch_libraries()
     pipe.send(None)
     pipe.recv()
     w, _ = problem.initial(seeds)
@@ -120,7 +120,7 @@ def _run_round(pipe: Connection, learn: bool, K: int, workers: int) -> None:
     pipe.send(None)
 
 
-def _start(work: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
+def start(work: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
     """Starts a process from one that has imported this module and nothing else."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -143,7 +143,7 @@ def _held(pid: int) -> int:
     return total
 
 
-def _peak() -> int:
+def peak() -> int:
     """The largest resident set of this process so far, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -151,7 +151,7 @@ def _peak() -> int:
     raise OSError("this kernel does not tell VmHWM")
 
 
-def _touch_libraries() -> None:
+def touch_libraries() -> None:
     """A step of a tiny network, so that code loaded on first use is not counted."""
     torch.set_num_threads(1)
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))

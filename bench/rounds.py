@@ -49,7 +49,7 @@ def simulated(problem: Problem, training: Training, workers: int, threads: int) 
     with Simulator(problem, training, seeds, workers=workers, threads=threads) as fleet:
         federation = Federation(fleet)
         alpha = torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
-        rounds = fed_avg(federation, alpha, ENDLESS, Round(0, w))
+        rounds = fed_avg(federation, lambda _: alpha, ENDLESS, Round(0, w))
         yield rounds.__next__
 
 

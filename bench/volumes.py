@@ -19,7 +19,6 @@ from bench.table import Row, Section
 from bench.timing import Sample, Times, interleave
 
 CROP = (64, 64, 32)
-HOW = Pipeline(roi=CROP, channels=(16, 32, 64, 128, 256))
 BATCH = 2
 CLIENTS, CORES = 3, 2
 DEALT, THREADED, SHARED = Hands(2, 1), Hands(1, 2), Hands(3, 1)
@@ -28,8 +27,8 @@ DEALT, THREADED, SHARED = Hands(2, 1), Hands(1, 2), Hands(3, 1)
 class VolumeSite:
     """A site that trains on one crop over and over: only the step is of interest."""
 
-    def __init__(self) -> None:
-        image = torch.randn(BATCH, 1, *CROP, generator=torch.Generator().manual_seed(0))
+    def __init__(self, crop: tuple[int, int, int]) -> None:
+        image = torch.randn(BATCH, 1, *crop, generator=torch.Generator().manual_seed(0))
         self._batch = (image, (image > 1).float())
 
     def cases(self) -> Mapping[str, int]:
@@ -53,10 +52,11 @@ class VolumeSite:
         raise NotImplementedError
 
 
-def measure(steps: int, repetitions: int) -> Section:
+def measure(steps: int, repetitions: int, crop: tuple[int, int, int] = CROP) -> Section:
     """The section: three clients on two cores, dealt out in all ways that make sense."""
-    sites: dict[str, LocalData] = {f"site-{k}": VolumeSite() for k in range(CLIENTS)}
-    problem = Problem(lambda: network(HOW), loss(HOW), sites)
+    sites: dict[str, LocalData] = {f"site-{k}": VolumeSite(crop) for k in range(CLIENTS)}
+    how = Pipeline(roi=crop, channels=(16, 32, 64, 128, 256))
+    problem = Problem(lambda: network(how), loss(how), sites)
     training = Training(iterations=steps, batch_size=BATCH)
     default = words(
         choose_hands(CLIENTS, "cpu", CORES, heavy=lambda: is_heavy(problem, training, Seeds(0)))
@@ -75,7 +75,8 @@ def measure(steps: int, repetitions: int) -> Section:
         Row(f"{words(SHARED)} over {words(THREADED)}", ratio(times, SHARED, THREADED)),
         Row(f"the default ({default}) over the best", times.ratio(default, best), limit=1.05),
     ]
-    title = "3. A round of three clients on two cores (3D U-Net, crop 64x64x32, batch 2)"
+    size = "x".join(map(str, crop))
+    title = f"3. A round of three clients on two cores (3D U-Net, crop {size}, batch {BATCH})"
     return Section(title, rows, times.others)
 
 

@@ -86,11 +86,17 @@ class TensorSite:
 
 def federated(cases: Images, clients: int) -> Problem:
     """The same images dealt to this many clients."""
-    shares = zip(*(torch.tensor_split(part, clients) for part in cases), strict=True)
     sites: dict[str, LocalData] = {
-        f"site-{k:03d}": TensorSite(f"site-{k:03d}", share) for k, share in enumerate(shares)
+        f"site-{k:03d}": TensorSite(f"site-{k:03d}", share)
+        for k, share in enumerate(shares(cases, clients))
     }
     return Problem(small_cnn, cross_entropy, sites)
+
+
+def shares(cases: Images, clients: int) -> list[Images]:
+    """Every client's images: views of all."""
+    images, labels = (torch.tensor_split(part, clients) for part in cases)
+    return list(zip(images, labels, strict=True))
 
 
 def batch_sizes(count: int, clients: int, batch_size: int) -> list[int]:
