@@ -92,7 +92,7 @@ def test_a_site_that_is_killed_while_the_others_join_is_named_within_seconds(fla
         return psutil.Process(flare.pid(site)).children()
 
     def tick() -> None:
-        if not at and said("waiting for I, II, III to join") and worker("III"):
+        if not at and said("waiting for I, II, III") and worker("III"):
             at["waiting"] = time.monotonic()
         if "killed" not in at and "waiting" in at and time.monotonic() > at["waiting"] + 3:
             worker("III")[0].suspend()  # so that the server goes on waiting

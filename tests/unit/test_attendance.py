@@ -29,7 +29,7 @@ def test_a_site_that_had_joined_and_is_gone_is_named_and_so_is_its_return(said):
     here = Attendance(Fleet({"I"}, {"I", "II"}, {"I"}, {"I"}, {"I", "II"}), ["I", "II", "III"])
     here.look()
     here.look()
-    assert said() == ["waiting for I, II, III to join"]  # III, which never came, is not gone
+    assert said() == ["waiting for I, II, III"]  # III, which never came, is not gone
     here.look()
     here.look()
     assert here.gone == {"II"}
@@ -44,13 +44,16 @@ def test_who_is_waited_for_is_said_again_when_it_changes_and_after_a_while(said,
     here.look()
     here.heard("I")
     here.look()
-    assert said() == ["waiting for I, II to join", "waiting for II to join"]
+    assert said() == ["waiting for I, II", "waiting for II"]
+    here.missed("II", "is not in\x1b this job")
+    here.look()
+    assert said()[2:] == ["waiting for II (is not in\N{REPLACEMENT CHARACTER} this job)"]
     monkeypatch.setattr(attendance, "TELL_EVERY", 0.0)
     here.look()
-    assert said()[2:] == ["waiting for II to join"]
+    assert said()[3:] == said()[2:3]
     here.heard("II")
     here.look()
-    assert len(said()) == 3
+    assert len(said()) == 4
 
 
 def test_it_looks_while_somebody_waits_and_no_longer(said, monkeypatch):

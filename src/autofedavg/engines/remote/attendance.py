@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
+from autofedavg.errors import from_outside
+
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0  # seconds between looks at who is connected
@@ -34,7 +36,7 @@ class Attendance:
 
     def __init__(self, fleet: Connected, sites: Iterable[str]) -> None:
         self._fleet = fleet
-        self._missing = set(sites)
+        self._missing = dict.fromkeys(sites, "")
         self._seen: set[str] = set()
         self.gone: frozenset[str] = frozenset()
         self._told: tuple[list[str], float] = ([], 0.0)
@@ -43,7 +45,11 @@ class Attendance:
 
     def heard(self, site: str) -> None:
         """A site has answered."""
-        self._missing.discard(site)
+        self._missing.pop(site, None)
+
+    def missed(self, site: str, reason: str) -> None:
+        """A site has not answered, and this is why."""
+        self._missing[site] = f" ({from_outside(reason)})"
 
     def look(self) -> None:
         """Notes who has come and who has gone, and says so."""
@@ -55,9 +61,10 @@ class Attendance:
             for site in sorted(self.gone & here):
                 log.info("site %s is back", site)
             self.gone = frozenset(self._seen - here)
-        waited, now = sorted(self._missing), time.monotonic()
+        waited = sorted(site + reason for site, reason in self._missing.copy().items())
+        now = time.monotonic()
         if waited and (waited != self._told[0] or now - self._told[1] >= TELL_EVERY):
-            log.info("waiting for %s to join", ", ".join(waited))
+            log.info("waiting for %s", ", ".join(waited))
             self._told = waited, now
 
     def _watch(self) -> None:

@@ -118,6 +118,7 @@ def join(job: Job, fleet: RemoteFleet, known: Said) -> Said:
             ).items():
                 if isinstance(answer, Lost):
                     missing[site] = answer.reason
+                    attendance.missed(site, answer.reason)
                     continue
                 del missing[site]
                 attendance.heard(site)
