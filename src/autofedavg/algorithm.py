@@ -118,10 +118,13 @@ def among(alpha: Tensor, federation: Federation, w_k: Bank) -> Tensor:
 def local_train(
     network: Workbench, w: Model, batches: Iterable[Batch], rate: float, mu: float = 0.0
 ) -> tuple[Model, Tensor]:
-    """LocalTrain(k, w) at client k: M_k steps from w. Returns w_k and the loss of every step."""
+    """LocalTrain(k, w) at client k: M_k steps from w. Returns w_k and the loss of every step.
+
+    w_k lies in the network: good until it is used again.
+    """
     network.load(w)
     losses = network.train(batches, rate, mu)
-    return network.model(), losses
+    return network.state(), losses
 
 
 def update_beta(

@@ -108,7 +108,7 @@ def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
             SAME_STUDY,
         )
     model = opened(answer.arrays, how, start.values.dtype, start, start.form)
-    if not bool(torch.isfinite(model.values.sum())):
+    if not math.isfinite(float(model.values.sum())):
         raise BadAnswer(
             "its trained model holds numbers that are not finite",
             "lower training.learning_rate, or look at this site's images",

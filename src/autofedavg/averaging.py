@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,8 +46,11 @@ class Bank:
             rows[0].form,
         )
 
+    def __contains__(self, site: str) -> bool:
+        return site in self._rows
+
     def __getitem__(self, site: str) -> Model:
-        k = self.sites.index(site)
+        k = self._rows[site]
         return Model(self.values[k], self.counters[k], self.form)
 
     def combine(self, alpha: Tensor, layers: Layers | None = None) -> Model:
@@ -85,6 +89,11 @@ class Bank:
                 g[:, p] += self.values[:, start : min(stop, end)] @ gradient[start:stop]
         return g.to("cpu", torch.float64)
 
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        """Every site's row: found at once, however many sites there are."""
+        return {site: k for k, site in enumerate(self.sites)}
+
     def _check(self, alpha: Tensor, layers: Layers | None) -> None:
         expected = (len(self.sites),) if layers is None else (len(self.sites), layers.P)
         if tuple(alpha.shape) != expected:
@@ -106,13 +115,13 @@ def model_for(w: Model | Bank, site: str) -> Model:
 def _matrix(rows: Sequence[Tensor]) -> Tensor:
     """Stacks vectors; a view when they are already the consecutive rows of one matrix."""
     first = rows[0]
-    length = first.numel()
-    adjacent = all(
-        row.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and row.storage_offset() == first.storage_offset() + k * length
+    length, start = first.numel(), first.storage_offset()
+    memory = first.untyped_storage().data_ptr()
+    if length and all(
+        row.storage_offset() == start + k * length
+        and row.untyped_storage().data_ptr() == memory
         and row.is_contiguous()
         for k, row in enumerate(rows)
-    )
-    if adjacent and length:
-        return first.as_strided((len(rows), length), (length, 1), first.storage_offset())
+    ):
+        return first.as_strided((len(rows), length), (length, 1), start)
     return torch.stack(list(rows))

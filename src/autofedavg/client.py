@@ -237,7 +237,7 @@ class Client:
                 where=f"client {self.site}, {place}",
                 remedy="give this site training cases",
             )
-        mean = float(losses.mean())
+        mean = float(losses.mean() if len(losses) > 1 else losses[0])
         if not math.isfinite(mean):
             bad = (~torch.isfinite(losses)).nonzero()
             step = int(bad[0]) + 1 if len(bad) else len(losses)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -233,6 +234,7 @@ def _tensors(
     )
 
 
+@cache
 def no_counters(device: torch.device) -> Tensor:
-    """The counters of a network without integer buffers."""
+    """The counters of a network without integer buffers: nothing, so one tensor does for all."""
     return torch.empty(0, dtype=torch.int64, device=device)

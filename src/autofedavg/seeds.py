@@ -176,9 +176,15 @@ def global_seed(number: int, device: torch.device | None = None) -> Iterator[Non
 
     For what takes no generator: dropout, parameter initialisation.
     """
-    cuda = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(number)
-        if cuda:
+    if device is not None and device.type == "cuda":
+        with torch.random.fork_rng(devices=[device]):
+            torch.default_generator.manual_seed(number)
             torch.cuda.manual_seed(number)
+            yield
+        return
+    before = torch.default_generator.get_state()
+    try:
+        torch.default_generator.manual_seed(number)
         yield
+    finally:
+        torch.default_generator.set_state(before)

@@ -47,6 +47,7 @@ class Sending:
         self._step: tuple[str, Mapping[str, Tensor]] | None = None  # from which, and how
         self._has: dict[str, str] = {}
         self._rounded: tuple[Model, Parcel] | None = None
+        self._plain: tuple[Model, Facts, Note] | None = None
 
     def begin(self, w: Model) -> None:
         """Training starts from w: what follows is told as a difference from it."""
@@ -92,7 +93,10 @@ class Sending:
                 told = {"coding": "difference", "reference": has, "digest": digest}
                 return Note(self._step[1], {**facts, "sent": told})
             return self.whole(w, facts)
-        return Note(arrays_of(w), facts)
+        # The same note for all sites that are sent the same: it is made and measured once.
+        if self._plain is None or self._plain[0] is not w or self._plain[1] is not facts:
+            self._plain = (w, facts, Note(arrays_of(w), facts))
+        return self._plain[2]
 
     def whole(self, w: Model, facts: Facts) -> Note:
         """A model for a site that lacks what it would be told from."""

@@ -19,7 +19,7 @@ class Shelf(Protocol):
     """What a site remembers: its own model, the bag of all models, and the last global one."""
 
     def keep_own(self, model: Model) -> Model:
-        """Remembers w_k; returns the remembered one."""
+        """Remembers a copy of w_k; returns the remembered one."""
 
     def own(self) -> Model | None:
         """The w_k kept last."""
@@ -53,8 +53,8 @@ class MemoryShelf:
     _reference: tuple[str, Model] | None = field(default=None, repr=False)
 
     def keep_own(self, model: Model) -> Model:
-        self._own = model
-        return model
+        self._own = model.clone()
+        return self._own
 
     def own(self) -> Model | None:
         return self._own
@@ -126,9 +126,10 @@ def assembled(note: Note, site: str, shelf: Shelf, dtype: torch.dtype) -> Facts:
     lacking = how["coding"] == "difference" and reference is None
     kept = shelf.parts()
     models: dict[str, Model] = {}
+    carried = _by_site(note)
     for name in facts["sites"]:
         digest = facts["digests"][name]
-        arrays = _arrays_of(note, name)
+        arrays = carried.get(name)
         if arrays and not ("steps" in arrays and lacking):
             models[name] = opened(arrays, how["coding"], dtype, reference)
         elif digest in kept:
@@ -159,7 +160,10 @@ def _own(shelf: Shelf, how: Facts, reference: Model | None, digest: str) -> Mode
     return sent if sent.digest() == digest else None
 
 
-def _arrays_of(note: Note, site: str) -> dict[str, Tensor]:
-    """One site's arrays in a bag of models."""
-    parts = ((key.partition("/"), array) for key, array in note.arrays.items())
-    return {kind: array for (kind, _, owner), array in parts if owner == site}
+def _by_site(note: Note) -> dict[str, dict[str, Tensor]]:
+    """Every site's arrays in a bag of models."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, array in note.arrays.items():
+        kind, _, owner = key.partition("/")
+        found.setdefault(owner, {})[kind] = array
+    return found

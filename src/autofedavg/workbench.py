@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from autofedavg.averaging import Layout, Model
 from autofedavg.errors import ConfigError
 from autofedavg.forms import Form, reshaped
+from autofedavg.layouts import no_counters
 from autofedavg.replays import Replays
 from autofedavg.settings import Settings, setting
 
@@ -166,9 +167,12 @@ class Workbench:
 
     def model(self) -> Model:
         """The network's state as a new model."""
+        return self.state().clone()
+
+    def state(self) -> Model:
+        """The network's state as it lies there: good until the network is used again."""
         whole = [counter.reshape(-1).to(torch.int64) for counter in self._counters]
-        counters = torch.cat(whole) if whole else torch.empty(0, dtype=torch.int64)
-        return Model(self.flat.clone(), counters.to(self.device))
+        return Model(self.flat, torch.cat(whole) if whole else no_counters(self.device))
 
     def train(self, batches: Iterable[Batch], rate: float, mu: float = 0.0) -> Tensor:
         """Takes one optimiser step per batch, from a fresh optimiser state.

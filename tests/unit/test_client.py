@@ -412,7 +412,12 @@ def test_the_memory_shelf_keeps_one_model_and_one_bank(problem):
     w0, _ = problem.initial(Seeds(7))
     assert shelf.own() is None
     assert shelf.bank("x") is None
-    assert shelf.keep_own(w0) is w0 is shelf.own()
+    kept = shelf.keep_own(w0)
+    assert kept is shelf.own()
+    before = w0.clone()
+    w0.values.zero_()  # what it was given may be a network's own memory
+    assert torch.equal(kept.values, before.values)
+    assert torch.equal(kept.counters, before.counters)
     bank = Bank.gather({"A": w0})
     shelf.keep_bank(bank, "x")
     assert shelf.bank("x") is bank

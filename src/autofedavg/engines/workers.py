@@ -106,15 +106,16 @@ class ArenaShelf(MemoryShelf):
 
     def __init__(self, arena: Arena, row: int) -> None:
         super().__init__()
-        self._arena, self._row = arena, row
+        self._place = arena.model(row)
 
     def keep_own(self, model: Model) -> Model:
-        kept = model
-        if model.form is None:
-            kept = self._arena.model(self._row)
-            kept.values.copy_(model.values)
-            kept.counters.copy_(model.counters)
-        return super().keep_own(kept)
+        if model.form is not None:
+            return super().keep_own(model)
+        self._own = self._place
+        self._own.values.copy_(model.values)
+        if model.counters.numel():
+            self._own.counters.copy_(model.counters)
+        return self._own
 
 
 class Crew:

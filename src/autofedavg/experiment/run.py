@@ -197,7 +197,7 @@ def _keep_best(
         _keep(desk, state, best, "best-global", state.w, {"score": mean})
     for site, score in local.items():
         known = best.local.get(site)
-        if state.w_k is not None and site in state.w_k.sites and (not known or score > known[0]):
+        if state.w_k is not None and site in state.w_k and (not known or score > known[0]):
             best.local[site] = (score, state.t)
             facts = {"score": score, "site": site}
             _keep(desk, state, best, local_name("best", site), state.w_k[site], facts)
