@@ -31,8 +31,7 @@ class ProbeController(AutoFedAvgController):
         model = arrays_of(layout.read(job.row.task.network()))
         notes = {
             "local_train": Note(model, {"t": 1, "T": 3}),
-            "evaluate": Note(model, {"split": "validation"}),
-            "class_counts": Note({}, {"t": 1}),
+            "evaluate": Note(model, {"t": 1, "split": "validation"}),
             "hello": Note({}, {}),
         }
         with (runs / "probed.jsonl").open("a") as out:
@@ -43,6 +42,8 @@ class ProbeController(AutoFedAvgController):
                 time.sleep(0.5)
             for verb, within, times in told:
                 for _ in range(times):
+                    if times > 1:  # so often only a server that begins anew is answered
+                        fleet.ask("hello", dict.fromkeys(job.sites, notes["hello"]), 30.0)
                     started = time.monotonic()
                     line: dict = {"verb": verb, "at": time.time()}
                     if verb == "waiting":

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow  # real processes, a minute and more
 SITES = ("I", "II", "III")
 ALL_WELL = dict.fromkeys(SITES, "ok")
 KINDS = ["WEIGHTS"]
-PREPARE = [["local_train", 8, 1], ["class_counts", 3, 1]]
+PREPARE = [["local_train", 8, 1], ["hello", 3, 1]]
 
 
 class Probed:
@@ -92,9 +92,9 @@ def test_a_paused_site_is_lost_at_the_deadline_and_not_a_moment_later(probed):
         os.kill(paused, signal.SIGSTOP)
         threading.Timer(9, os.kill, (paused, signal.SIGCONT)).start()
 
-    asks = [["local_train", 4, 1], ["class_counts", 2, 1], ["waiting", 0, 1], ["sleep", 3, 1]]
+    asks = [["local_train", 4, 1], ["hello", 2, 1], ["waiting", 0, 1], ["sleep", 3, 1]]
     status, lines = probed.ask(
-        [*PREPARE, ["sleep", 1, 1], *asks, ["local_train", 20, 1], ["class_counts", 5, 1]],
+        [*PREPARE, ["sleep", 1, 1], *asks, ["local_train", 20, 1], ["hello", 5, 1]],
         after=2,
         then=pause,
     )
@@ -110,7 +110,7 @@ def test_a_paused_site_is_lost_at_the_deadline_and_not_a_moment_later(probed):
 
 
 def test_a_site_that_died_and_came_back_is_lost_to_the_job_and_waits_for_a_new_one(probed):
-    asks = [["sleep", 8, 1], ["local_train", None, 1], ["class_counts", 5, 1], ["waiting", 0, 1]]
+    asks = [["sleep", 8, 1], ["local_train", None, 1], ["hello", 5, 1], ["waiting", 0, 1]]
     status, lines = probed.ask(
         [*PREPARE, *asks], after=2, then=lambda: os.kill(probed.flare.pid("II"), signal.SIGKILL)
     )
