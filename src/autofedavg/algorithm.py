@@ -60,8 +60,7 @@ def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Ro
         w_k, losses = federation.local_train(t, w, T=plan.T)
         learn = t % plan.t0 == 0
         if learn:
-            known = beta0 if plan.reinitialise else beta
-            beta = learn_agg_weight(federation, plan, t, w_k, known)
+            beta = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
             alpha = plan.gamma.alpha(beta)
         w = federation.as_sent(w_k.combine(among(alpha, federation, w_k), plan.layers))
         yield Round(t, w, beta, alpha, w_k, losses, learn)
@@ -79,8 +78,9 @@ def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta
             theta_k = federation.update_beta(t, s, beta_s, **how)
         else:
             theta_k = update_beta_here(federation, plan, t, s, w_k, beta_s)
-        average = plan.average(theta_k, federation.sites)
-        before, beta_s = beta_s, plan.gamma.beta(step(plan.gamma.free(beta_s), average))
+        theta = plan.gamma.free(beta_s)
+        average = plan.average(federation.clip(t, s, theta, theta_k, plan.clip), federation.sites)
+        before, beta_s = beta_s, plan.gamma.beta(step(theta, average))
         for row, site in enumerate(w_k.sites):
             if site not in theta_k:  # it missed this step: its own entry is left alone
                 beta_s[row] = before[row]

@@ -22,7 +22,7 @@ from autofedavg.notes import Fleet, Lost, Note, Traffic, total_bytes
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-What = Literal["lost", "dropped", "retried", "resent", "returned"]
+What = Literal["lost", "dropped", "retried", "resent", "returned", "clipped", "outlying"]
 MENDS = 3  # times within a call that a site may say what it lacks and be sent it
 
 
@@ -33,7 +33,8 @@ class Event:
     Attributes:
         what: "lost": gave no answer; "retried": asked again after none; "dropped": its answer
             could not be used; "resent": sent again what it lacked; "returned": answered after it
-            was lost or dropped.
+            was lost or dropped; "clipped": its step on beta was too long; "outlying": its model is
+            far from all others.
         seconds: since the call began.
         s: the step of LearnAggWeight, where the call is one.
     """
@@ -106,6 +107,7 @@ class Calls:
         self._account: dict[str, Traffic] = {}
         self._events: list[Event] = []
         self._away: dict[str, str] = {}
+        self._warned: set[tuple[str, str]] = set()
 
     def ask(self, ask: Ask[Answer]) -> dict[str, Answer]:
         """Sends every named client its note and reads the answers, in the order of the notes.
@@ -143,6 +145,15 @@ class Calls:
     def needed(self, call: str, asked: int) -> int:
         """How many of those asked must answer a call."""
         return min(self.exchange.quorum(call, self.quorum, self.K), asked)
+
+    def note(
+        self, call: str, site: str, what: What, reason: str, t: int, s: int | None = None
+    ) -> None:
+        """Keeps what was seen in a site's answer, as an event; the log is warned of it once."""
+        self._events.append(Event(call, site, what, reason, 0.0, s))
+        level = logging.INFO if (site, what) in self._warned else logging.WARNING
+        self._warned.add((site, what))
+        log.log(level, "%s of round %d: %s %s (%s)", call, t, site, what, reason)
 
     def take_account(self) -> dict[str, Traffic]:
         taken, self._account = self._account, {}

@@ -14,14 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from autofedavg.answers import (
-    BadAnswer,
     class_counts_of,
-    gradient_of,
     lacks,
     no_arrays,
     number,
     scores_of,
-    theta_of,
     trained_model,
 )
 from autofedavg.averaging import Bank, Model, model_for
@@ -43,6 +40,7 @@ from autofedavg.notes import (
 from autofedavg.seeds import Seeds
 from autofedavg.sending import Sending
 from autofedavg.sharing import Sharing
+from autofedavg.steps import Steps
 
 
 class Federation:
@@ -85,7 +83,7 @@ class Federation:
         self._calls = Calls(fleet, self.K, quorum or 0, exchange)
         self._sending = Sending(exchange.down)
         self._sharing = Sharing(self._calls, self._sending)
-        self._learning: list[dict[str, float]] = []  # a message's losses by site
+        self._steps = Steps(self._calls, self._sending, self._sharing)
 
     @property
     def K(self) -> int:
@@ -165,35 +163,7 @@ class Federation:
         Returns:
             theta^{s,k}, the stepped parameters of beta (beta^{s,k} itself but for `softplus`).
         """
-        shared = self._sharing.shared
-        if shared is None:
-            raise FederationError(
-                "no models have been shared yet",
-                client="all",
-                call="update_beta",
-                round=t,
-                remedy="call share_models first",
-            )
-        note = Note({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
-        forgetful: list[str] = []
-
-        def read(name: str, answer: Note) -> tuple[Tensor, float] | None:
-            if not lacks(answer):
-                return theta_of(answer, beta, s)
-            if name in forgetful:
-                raise BadAnswer("cannot keep the models it is sent")
-            forgetful.append(name)
-            return None
-
-        asked = dict.fromkeys(shared.sites, note)
-        stepped = self._calls.ask(Ask("update_beta", asked, read, t, s))
-        if forgetful:
-            there = len(stepped) - len(forgetful)
-            needed = max(0, self._calls.needed("update_beta", len(asked)) - there)
-            back = self._sharing.deliver(t, shared, dict.fromkeys(forgetful, ()), s, needed)
-            asked = dict.fromkeys(back, note)
-            stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
-        return self._learned({name: found for name, found in stepped.items() if found})
+        return self._steps.update_beta(t, s, beta, how)
 
     def differentiate(
         self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
@@ -211,23 +181,17 @@ class Federation:
         Returns:
             grad L_k(w), (D',), of those that answered; good until the next call.
         """
-        facts = {"t": t, "s": s, **how}
-        parcel = self._sending.parcel(w)
-        note = Note(parcel.arrays, {**facts, **self._sending.sent})
+        return self._steps.differentiate(t, s, w, sites, length, how)
 
-        def read(_: str, answer: Note) -> tuple[Tensor, float]:
-            return gradient_of(answer, length, w.values.dtype, s)
+    def clip(
+        self, t: int, s: int, theta: Tensor, theta_k: Mapping[str, Tensor], most: float
+    ) -> Mapping[str, Tensor]:
+        """The clients' steps from theta, none far beyond the others' (decision 45).
 
-        def mend(_: str, answer: Note) -> Note | None:
-            return Note(arrays_of(parcel.model), facts) if lacks(answer) else None
-
-        asked = dict.fromkeys(sites, note)
-        return self._learned(self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend)))
-
-    def _learned(self, answers: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
-        """What clients found in a step of LearnAggWeight; their losses are noted."""
-        self._learning.append({name: loss for name, (_, loss) in answers.items()})
-        return {name: found for name, (found, _) in answers.items()}
+        One that is more than `most` times as long as the median of the others' does not count,
+        and is noted; 0 for no limit. One that is not finite never counts.
+        """
+        return self._steps.clip(t, s, theta, theta_k, most)
 
     def evaluate(
         self,
@@ -333,5 +297,4 @@ class Federation:
 
     def take_learning_losses(self) -> dict[str, list[float | None]]:
         """Every site's loss in every message of LearnAggWeight since this was last asked."""
-        said, self._learning = self._learning, []
-        return {name: [by.get(name) for by in said] for name in self.names} if said else {}
+        return self._steps.take_losses(self.names)

@@ -21,7 +21,7 @@ class Plan:
 
     `steps_per_message` (decision 33) and `learning` (decision 34) are 1 and "clients" in the paper;
     `trainable` is the length of a gradient, for learning at the server; `by_size` (decision 40) is
-    False in the paper.
+    False in the paper, and `clip` (decision 45) 0.
     """
 
     T: int
@@ -39,6 +39,7 @@ class Plan:
     learning: Literal["clients", "server"] = "clients"
     trainable: int = 0
     by_size: bool = False
+    clip: float = 0.0
 
     def for_clients(self) -> Facts:
         """What a client must know to take a step on beta."""

@@ -216,6 +216,7 @@ CHANGES = [
     {"steps_per_message": 2},
     {"learning": "server"},
     {"objective": "size"},
+    {"clip_steps": 1.0},
 ]
 
 

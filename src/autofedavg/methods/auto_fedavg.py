@@ -88,6 +88,14 @@ class AutoFedAvg(Method):
         help="every client's step on beta counts the same, or by its training cases",
     )
 
+    clip_steps: float = setting(
+        100.0,
+        origin="ours: decision 45",
+        help="steps on beta more than so many times the others' median do not count; 0: no limit",
+        ge=0,
+        allow_inf_nan=False,
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
         if self.steps_per_message > self.S:
@@ -169,6 +177,7 @@ class AutoFedAvg(Method):
             learning=self.learning,
             trainable=layout.trainable,
             by_size=self.objective == "size",
+            clip=self.clip_steps,
         )
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:

@@ -16,6 +16,8 @@ KINDS = {
     "retried": "asked again",
     "resent": "sent again",
     "returned": "returned",
+    "clipped": "clipped",
+    "outlying": "far off",
 }
 
 
@@ -50,8 +52,10 @@ def events_table(results: Results) -> Table | None:
     notes = (
         "Events of all repeats. Lost: gave no answer, and was left out of that call. Dropped: its "
         "answer could not be used. Asked again: within a call, after no answer. Sent again: models "
-        "that it had lost. Returned: answered after it was lost or dropped. Rounds: those in which "
-        "any of it happened. Reasons are in rounds.jsonl.",
+        "that it had lost. Returned: answered after it was lost or dropped. Clipped: its step on "
+        "beta was far longer than the others', and did not count. Far off: its model lay far from "
+        "where the others' did. Rounds: those in which any of it happened. Reasons are in "
+        "rounds.jsonl.",
     )
     heads = (*KINDS.values(), "rounds")
     return Table("events", "Lost and returning sites", heads, tuple(rows), notes, decimals=0)

@@ -13,7 +13,7 @@ from autofedavg.experiment.places import PATHS, entries
 MANY = 8  # sites: more do not fit side by side
 LOCAL = ("fold", "hold", *PATHS)  # may differ between repeats of a row
 NEW_IN_METHODS: dict[str, dict[str, Any]] = {  # settings that earlier run folders lack
-    "auto-fedavg": {"objective": "even"},
+    "auto-fedavg": {"objective": "even", "clip_steps": 100.0},
     "fedavg": {"redraw": 10},
 }
 NEW_IN_TASKS: dict[str, Any] = {"mirrored": [], "mirrored_in": ["train"]}
