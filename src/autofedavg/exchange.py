@@ -41,6 +41,11 @@ class Exchange(Settings):
     quorums: dict[str, Clients] = setting(
         {}, origin="ours", help="clients that must answer single calls, over `quorum`; 0 means all"
     )
+    test_quorum: Clients = setting(
+        0,
+        origin="ours: decision 45",
+        help="clients that must answer the final test; 0 means all: a table without holes",
+    )
     retries: int = setting(
         1, origin="ours", help="times a lost client is asked again within a call", ge=0
     )
@@ -71,6 +76,10 @@ class Exchange(Settings):
     def quorum(self, call: str, general: int, K: int) -> int:
         """How many of K clients must answer a call, `general` being the row's quorum."""
         return self.quorums.get(call, general) or K
+
+    def tested(self, K: int) -> int:
+        """How many of K clients must answer the final test."""
+        return min(self.test_quorum or K, K)
 
     def least(self, general: int, K: int) -> int:
         """The smallest quorum of any call."""

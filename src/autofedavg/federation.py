@@ -206,7 +206,8 @@ class Federation:
 
         Given a model for each of some clients, every one of them scores its own.
 
-        Every client must answer for the test split, whatever the quorum: a table has no holes.
+        Every client must answer for the test split, whatever the quorum, unless `test_quorum` says
+        otherwise: a table has no holes that nobody asked for.
 
         Args:
             w: what is scored.
@@ -242,7 +243,8 @@ class Federation:
         def mend(_: str, answer: Note) -> Note | None:
             return self._sending.whole(w, facts) if isinstance(w, Model) and lacks(answer) else None
 
-        needed = len(asked) if split == "test" and not record else None
+        final = split == "test" and not record
+        needed = min(self.exchange.tested(self.K), len(asked)) if final else None
         answers = self._calls.ask(Ask("evaluate", asked, read, needed=needed, mend=mend))
         if isinstance(w, Model):
             self._sending.arrived(answers, w)

@@ -14,6 +14,9 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.errors import AutoFedAvgError, ConfigError, FederationError
 from autofedavg.experiment.ledger import Ledger
 from autofedavg.notes import Lost, Note
+from autofedavg.report.build import report_tables
+from autofedavg.report.formats import joined
+from autofedavg.report.read import read_results
 from deployed import DeskFleet, assert_same_run, environment_of, job_of
 
 
@@ -243,3 +246,41 @@ def test_a_site_with_another_pytorch_is_named_in_the_run_s_log(study, tmp_path):
     assert f"site II has PyTorch 1.0.0+cpu�[2J, and the server {torch.__version__}" in said[0]
     path = host(job, DeskFleet(job), tmp_path / "same")
     assert "PyTorch" not in (path / "log.txt").read_text()
+
+
+def test_a_site_that_left_for_good_leaves_a_hole_with_its_name(tiny, tmp_path):
+    """Without the setting the final test needs all, as above."""
+    given = ["quorum=2", "rounds=2", "exchange.retries=0", "exchange.test_quorum=2"]
+    job = job_of(read_study(tiny, given), "n-dirichlet")
+    trained = []
+
+    def leaves(verb, site, answer):
+        if (verb, site) == ("local_train", "II"):
+            trained.append(verb)
+        return Lost("gone for good") if site == "II" and len(trained) > 1 else answer
+
+    path = host(job, DeskFleet(job, spoil=leaves), tmp_path)
+    assert Ledger(path).status() == "finished"
+    assert {row.site for row in Ledger(path).scores()} == {"I", "III"}
+    *_, last = Ledger(path).rounds()
+    tests = [event for event in last["events"] if event["call"] == "evaluate"]
+    assert {(e["site"], e["what"], e["reason"]) for e in tests} == {("II", "lost", "gone for good")}
+    assert len(tests) > 2  # validation, and every tested model
+    (table,) = [t for t in report_tables(read_results([path]))["scores"] if t.name == "scores"]
+    said = joined([table], "text")
+    assert "II did not answer the final test; averages are over the others" in said
+    ((_, cells),) = table.rows
+    filled = dict(zip(table.heads, (cell.value is not None for cell in cells), strict=True))
+    assert [filled[head] for head in table.heads[:3]] == [True, False, True], filled
+
+
+@pytest.mark.parametrize("enough", [2, 3])
+def test_the_final_test_still_needs_as_many_as_are_asked_for(enough, tiny, tmp_path):
+    job = job_of(read_study(tiny, ["rounds=1", f"exchange.test_quorum={enough}"]), "fedavg")
+
+    def leaves(verb, site, answer):
+        tested = (tmp_path / "tiny/fedavg/seed-0/checkpoints/last-1.json").exists()
+        return Lost("gone") if tested and site in ("I", "II")[: 4 - enough] else answer
+
+    with pytest.raises(FederationError, match=rf"client I, evaluate: .* {enough} needed"):
+        host(job, DeskFleet(job, spoil=leaves), tmp_path)

@@ -207,6 +207,17 @@ def test_the_test_needs_every_site_whatever_is_set(problem, w0, what):
         federation.evaluate(w0, "test")
 
 
+def test_unless_it_is_asked_to_go_on_with_fewer(problem, w0):
+    fleet = FlakyFleet(problem, [Fault("B", "evaluate", "lost")])
+    federation = Federation(fleet, exchange=Exchange(retries=0, test_quorum=2))
+    federation.training_over = True
+    assert list(federation.evaluate(w0, "test").by_site(METRIC)) == ["A", "C"]
+    assert events(federation) == [("B", "lost")]
+    with pytest.raises(FederationError, match="2 of 3 answered, 3 needed"):
+        federation.evaluate(w0, "validation")  # its own quorum
+    assert Exchange(test_quorum=9).tested(3) == Exchange().tested(3) == 3
+
+
 # --- answers that cannot be used ------------------------------------------------------------------
 
 

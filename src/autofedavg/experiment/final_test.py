@@ -62,3 +62,4 @@ def final_test(desk: Desk, best: Best, watch: Watcher | None) -> None:
         if predicts(state):
             score("global-last", state.w)
     folder.write_scores(rows)
+    folder.add_events(desk.federation.take_events())

@@ -86,6 +86,7 @@ class RunConfig:
         sites = len(self.task.site_names() if names is None else names)
         quorums = {"quorum": self.general.quorum}
         quorums |= {f"exchange.quorums.{call}": n for call, n in self.exchange.quorums.items()}
+        quorums["exchange.test_quorum"] = self.exchange.test_quorum
         learns_on = self.method.learns_on
         self.method.check(sites)
         if learns_on and not self.task.has(learns_on):

@@ -14,7 +14,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,6 +117,15 @@ class RunFolder(Ledger):
             handle.write(json.dumps({"schema": SCHEMA, **line}).encode() + b"\n")
             handle.flush()
             os.fsync(handle.fileno())
+
+    def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Adds what happened after the last round, in the final test, to that round's events."""
+        if not events:
+            return
+        *before, last = self.rounds()
+        last["events"] = [*last.get("events", []), *events]
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in [*before, last])
+        write_atomically(self.path / "rounds.jsonl", content)
 
     def keep_rounds(self, last: int) -> None:
         """Drops the lines of rounds after `last`: they are run again."""

@@ -57,6 +57,13 @@ def notes_of(results: Results) -> list[str]:
         if not repeat.finished
     ]
     notes += [
+        f"{named(row, repeat)}: {', '.join(absent)} did not answer the final test; averages are "
+        "over the others."
+        for row in results.rows
+        for repeat in row.repeats
+        if (absent := untested(repeat))
+    ]
+    notes += [
         f"{named(row, repeat)}: finished, but without test scores; not counted."
         for row in results.rows
         for repeat in row.repeats
@@ -174,6 +181,13 @@ def selects(repeat: Repeat) -> bool:
     held = repeat.environment.get("data", {}).get("validation_is", "validation")
     learned = repeat.config["method"]["learn_on"]
     return repeat.config.get("select", "best") == "best" and learned in ("validation", held)
+
+
+def untested(repeat: Repeat) -> list[str]:
+    """The sites that a finished run has test cases of and no score from (decision 45)."""
+    there = {tested.site for tested, _ in repeat.scores.columns(split="test")}
+    cases = repeat.environment["data"]["cases"]
+    return [site for site in cases if there and site not in there and cases[site].get("test", 1)]
 
 
 def moved(repeat: Repeat) -> bool:

@@ -35,9 +35,9 @@ def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     task = {key: value for key, value in config["task"].items() if key not in LOCAL}
     return {
-        "exchange": Exchange().model_dump(),
         "test_local": "auto",
         **config,
+        "exchange": {**Exchange().model_dump(), **config.get("exchange", {})},
         "method": {**NEW_IN_METHODS.get(config["method"]["name"], {}), **config["method"]},
         "task": {**NEW_IN_TASKS, **task},
     }
