@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
+from autofedavg import patience
 from autofedavg.engines.flower import post as posts
 from autofedavg.engines.flower import roster as rosters
 from autofedavg.engines.flower.codec import pack, unpack
@@ -219,6 +220,17 @@ def test_only_nodes_that_stay_are_kept_awake():
     assert grid.nodes[2].asked == ["ask", "ask"]
     fleet.close()
     assert grid.nodes[1].asked[-1] == grid.nodes[2].asked[-1] == "bye"
+
+
+def test_the_log_says_who_is_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(patience, "MINUTE", 0.3)
+    caplog.set_level("INFO", logger="autofedavg")
+    grid = Grid(n1=Node("A", "A"), n2=Node("B", "B", answer=lambda _note: None))
+    answers = ask(FlowerFleet(grid), "A", "B", within=1.5)
+    assert isinstance(answers["B"], Lost)
+    said = [r.getMessage() for r in caplog.records if "waiting for" in r.getMessage()]
+    assert said
+    assert all(": waiting for B, " in line for line in said)
 
 
 def test_no_limit_is_waited_for_ever():

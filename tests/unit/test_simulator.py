@@ -3,12 +3,15 @@
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from multiprocessing.process import BaseProcess
 
 import pytest
 import torch
 from torch import nn
 
+from autofedavg import patience
 from autofedavg.engines import ENGINES, simulator
 from autofedavg.engines.simulator import (
     Hands,
@@ -35,6 +38,7 @@ from toy import (
     DirectFleet,
     ToySite,
     cross_entropy,
+    mlp,
     norm_net,
     rounds_of,
     same_round,
@@ -501,3 +505,35 @@ def test_workers_answer_even_if_this_process_has_used_threads(problem):
 def test_the_simulator_is_registered():
     assert ENGINES["simulator"] is Simulator
     assert next(iter(ENGINES)) == "simulator"  # the default, first in the list
+
+
+def test_the_log_says_who_is_waited_for(monkeypatch, caplog):
+    """A worker that is stopped hung a run without a word; `watch` shows the log."""
+    monkeypatch.setattr(patience, "MINUTE", 0.2)
+    caplog.set_level("INFO", logger="autofedavg")
+    problem = toy_problem(3, mlp)
+    w, _ = problem.initial(Seeds(7))
+    with Simulator(problem, TRAINING, Seeds(7), workers=3) as fleet:
+        stuck = fleet._workers[1]
+        os.kill(stuck._process.pid, signal.SIGSTOP)
+        threading.Timer(1.0, os.kill, (stuck._process.pid, signal.SIGCONT)).start()
+        bank, _ = Federation(fleet).local_train(1, w, T=1)
+    assert bank.sites == ("A", "B", "C")
+    said = [r.getMessage() for r in caplog.records if "waiting for" in r.getMessage()]
+    assert 2 <= len(said) <= 3  # each time twice as late
+    assert said[0].startswith(f"local_train: waiting for {', '.join(stuck.names)}, 0 s so far")
+
+
+def test_a_deadline_ends_the_waiting_as_before(monkeypatch):
+    monkeypatch.setattr(patience, "MINUTE", 0.2)
+    problem = toy_problem(2, mlp)
+    w, _ = problem.initial(Seeds(7))
+    with Simulator(problem, TRAINING, Seeds(7), workers=2) as fleet:
+        stuck = fleet._workers[0]
+        os.kill(stuck._process.pid, signal.SIGSTOP)
+        note = Note(arrays_of(w), {"t": 1, "T": 1})
+        began = time.monotonic()
+        answers = fleet.ask("local_train", dict.fromkeys("AB", note), 0.7)
+        assert 0.6 < time.monotonic() - began < 5
+        os.kill(stuck._process.pid, signal.SIGCONT)
+    assert answers[stuck.names[0]] == Lost("no answer within 0.7 s")

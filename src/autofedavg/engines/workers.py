@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import time
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofedavg import patience
 from autofedavg.averaging import Layout, Model
 from autofedavg.client import Client
 from autofedavg.errors import AutoFedAvgError, error_facts
@@ -144,7 +147,7 @@ class Worker:
     def __init__(self, crew: Crew, arena: Arena) -> None:
         self.names = crew.names
         self._arena = arena
-        self._asked = 0
+        self._asked, self._verb = 0, ""
         context = multiprocessing.get_context("fork")
         self._pipe, far = context.Pipe()
         self._process = context.Process(
@@ -152,10 +155,12 @@ class Worker:
         )
         self._process.start()
         far.close()
+        self._bell = select.poll()  # made once: `Connection.poll` makes one at every call
+        self._bell.register(self._pipe, select.POLLIN)
 
     def send(self, verb: str, packed: Mapping[str, Packed]) -> None:
         with contextlib.suppress(OSError):  # a dead worker: `receive` says so
-            self._asked += 1
+            self._asked, self._verb = self._asked + 1, verb
             self._pipe.send((self._asked, verb, dict(packed)))
 
     def receive(self, within: float | None, asked: float) -> dict[str, Note | Lost]:
@@ -167,7 +172,7 @@ class Worker:
         try:
             number = 0
             while number != self._asked:  # answers to requests that were given up are passed over
-                if within is not None and not self._pipe.poll(_left(within, asked)):
+                if not self._rings(within, asked):
                     return dict.fromkeys(self.names, Lost(f"no answer within {within} s"))
                 number, kind, content = self._pipe.recv()
         except (EOFError, OSError):
@@ -177,6 +182,18 @@ class Worker:
         if kind == "error":
             raise AutoFedAvgError(f"a worker failed:\n{content}")
         return {name: self._arena.unpack(packed) for name, packed in content.items()}
+
+    def _rings(self, within: float | None, asked: float) -> bool:
+        """Waits until there is something to read, or the time is over; says who is waited for."""
+        waited = patience.Patience(self._verb, asked)
+        while True:
+            left = math.inf if within is None else _left(within, asked)
+            pause = min(left, patience.MINUTE)
+            if self._bell.poll(1000 * pause):
+                return True
+            if pause == left:
+                return False
+            waited.look(self.names)
 
     def close(self, at_once: bool = False) -> None:
         """Ends the process; `at_once` even if it is in the middle of an answer."""

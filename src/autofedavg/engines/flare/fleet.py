@@ -22,6 +22,7 @@ from autofedavg.engines.flare.export import TASKS
 from autofedavg.engines.flare.pushing import WITHIN, answer, push
 from autofedavg.errors import RunError
 from autofedavg.notes import Lost, Note
+from autofedavg.patience import Patience
 
 TOPIC = "autofedavg"
 BY_TASK = frozenset(TASKS)  # what may carry a model: the others are small
@@ -176,7 +177,7 @@ class FlareFleet:
             )
             self._controller.send(task=tasks[name], fl_ctx=self._context, targets=[name])
         gone: set[str] = set()
-        look = started + LOOK_EVERY
+        look, patience = started + LOOK_EVERY, Patience(verb, started)
         while not self._stopped.triggered:
             with news:
                 open_still = [name for name in tasks if name not in results and name not in gone]
@@ -184,6 +185,7 @@ class FlareFleet:
                 if not open_still or left <= 0:
                     break
                 news.wait(min(left, GLANCE))
+            patience.look(open_still)
             if time.monotonic() > look:
                 gone |= self._lost_among(open_still)
                 look = time.monotonic() + LOOK_EVERY

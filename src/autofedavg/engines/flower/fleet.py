@@ -16,6 +16,7 @@ from autofedavg.engines.flower.records import from_records, to_records
 from autofedavg.engines.flower.roster import NAMING, Roster
 from autofedavg.errors import from_outside
 from autofedavg.notes import Lost, Note
+from autofedavg.patience import Patience
 from autofedavg.wire import WireError
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class _Call:
         self.post = Post(grid)
         self._grid, self._roster, self._lively = grid, roster, lively
         self._verb, self._notes, self._within = verb, notes, within
-        self._began = time.monotonic()
+        self._began, self._patience = time.monotonic(), Patience(verb)
         self._sent: dict[int, str] = {}
         self._answers: dict[str, Note | Lost] = {}
         self._contents: dict[int, RecordDict] = {}
@@ -122,6 +123,7 @@ class _Call:
             elif self._left() <= 0:
                 late = Lost(f"no answer within {self._within:g} s")
                 return {site: self._answers.get(site, late) for site in self._notes}
+            self._patience.look(set(self._notes) - set(self._answers))
             self._keep_awake()
 
     def _left(self) -> float:
