@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from autofedavg.answers import (
@@ -40,7 +41,9 @@ from autofedavg.notes import (
 from autofedavg.seeds import Seeds
 from autofedavg.sending import Sending
 from autofedavg.sharing import Sharing
-from autofedavg.steps import Steps
+from autofedavg.steps import Steps, outliers
+
+FAR = 100.0  # times the others' median
 
 
 class Federation:
@@ -55,7 +58,8 @@ class Federation:
             given, where all of them are on one machine (decision 44).
         counted: whether the roster's numbers of cases are those that are scored.
         remote: whether clients are on other machines: they are then told the round of every
-            evaluation, which they check, and the digest of the model that they are to validate.
+            evaluation, which they check, and the digest of the model that they are to validate;
+            and models that lie far from all others are noted (decision 45).
 
     Note:
         With a quorum below K the method goes on over those that answered (decisions 14 and 31);
@@ -140,9 +144,18 @@ class Federation:
         if isinstance(w, Model):
             self._sending.arrived(answers, w)
         bank = Bank.gather({name: w_k for name, (w_k, _) in answers.items()})
+        if self._remote and isinstance(w, Model):
+            self._look_out(t, w, bank)
         passed_on = up == self.exchange.down == "difference" and isinstance(w, Model)
         self._sharing.came(bank, uploads if passed_on else {})
         return bank, {name: loss for name, (_, loss) in answers.items()}
+
+    def _look_out(self, t: int, w: Model, w_k: Bank) -> None:
+        """Notes whose training has gone much further than all others'."""
+        far = {k: float(torch.linalg.vector_norm(w_k[k].values - w.values)) for k in w_k.sites}
+        for name, middle in outliers(far, FAR).items():
+            reason = f"its model has moved by {far[name]:.3g}, the others' by {middle:.3g}"
+            self._calls.note("local_train", name, "outlying", reason, t)
 
     def as_sent(self, w: Model) -> Model:
         """A new global model as the clients will have it: w itself, but for lossy encodings."""

@@ -284,3 +284,22 @@ def test_the_final_test_still_needs_as_many_as_are_asked_for(enough, tiny, tmp_p
 
     with pytest.raises(FederationError, match=rf"client I, evaluate: .* {enough} needed"):
         host(job, DeskFleet(job, spoil=leaves), tmp_path)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1000.0])
+def test_a_model_far_from_all_others_is_noted_by_name(factor, study, tmp_path):
+    """It is averaged in: what is wrong with it nobody here can know."""
+    job = job_of(study, "fedavg")
+
+    def scale(verb, site, answer):
+        if (verb, site) != ("local_train", "II"):
+            return answer
+        return Note({"values": answer.arrays["values"] * factor}, answer.facts)
+
+    path = host(job, DeskFleet(job, spoil=scale), tmp_path)
+    events = [event for line in Ledger(path).rounds() for event in line["events"]]
+    noted = {(event["site"], event["what"], event["call"]) for event in events}
+    assert noted == ({("II", "outlying", "local_train")} if factor > 1 else set())
+    assert ("local_train of round 1: II outlying (its" in (path / "log.txt").read_text()) == bool(
+        noted
+    )

@@ -167,6 +167,7 @@ class WeightLearner:
             exchange=self.exchange,
             seeds=Seeds(self.seed),
             secret=self.secret,
+            remote=True,
         )
         first = plan.gamma.initial(1, plan.layers.P if plan.layers else None)[0]
         beta = torch.stack([self._beta.get(name, first) for name in federation.names])
