@@ -81,6 +81,7 @@ def test_a_lossy_study_runs_resumes_and_says_how(tmp_path, say, workers):
         "deadlines": {"update_beta": 30.0},
         "quorums": {"update_beta": 2},
         "retries": 1,
+        "test_quorum": 0,
         "bad_answers": "fail",
         "down": "difference",
         "up": "bfloat16",

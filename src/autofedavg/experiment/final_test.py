@@ -62,4 +62,5 @@ def final_test(desk: Desk, best: Best, watch: Watcher | None) -> None:
         if predicts(state):
             score("global-last", state.w)
     folder.write_scores(rows)
-    folder.add_events(desk.federation.take_events())
+    events = desk.federation.take_events()
+    folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])

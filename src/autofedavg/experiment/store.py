@@ -119,7 +119,7 @@ class RunFolder(Ledger):
             os.fsync(handle.fileno())
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Adds what happened after the last round, in the final test, to that round's events."""
+        """Adds who was missing in the final test to the events of the last round."""
         if not events:
             return
         *before, last = self.rounds()

@@ -16,8 +16,14 @@ KINDS = {
     "retried": "asked again",
     "resent": "sent again",
     "returned": "returned",
-    "clipped": "clipped",
-    "outlying": "far off",
+}
+# Only where there are any: its column, and what it means.
+RARE = {
+    "clipped": (
+        "clipped",
+        "Clipped: its step on beta was far longer than the others', and did not count.",
+    ),
+    "outlying": ("far off", "Far off: its model had moved much further than the others'."),
 }
 
 
@@ -37,6 +43,8 @@ def events_of(row: Row) -> Iterator[Happened]:
 
 def events_table(results: Results) -> Table | None:
     """How often what happened to which site, and in which rounds."""
+    seen = {str(event["what"]) for row in results.rows for _, event in events_of(row)}
+    kinds = KINDS | {kind: head for kind, (head, _) in RARE.items() if kind in seen}
     rows = []
     for row in results.rows:
         found: dict[str, Counter[str]] = {}
@@ -45,17 +53,16 @@ def events_table(results: Results) -> Table | None:
             found.setdefault(str(event["site"]), Counter())[str(event["what"])] += 1
             rounds.setdefault(str(event["site"]), set()).add(t)
         for site in sorted(found):
-            counts = [Cell(float(found[site][kind])) for kind in KINDS]
+            counts = [Cell(float(found[site][kind])) for kind in kinds]
             rows.append((f"{row.label} - {site}", (*counts, Cell(float(len(rounds[site]))))))
     if not rows:
         return None
     notes = (
         "Events of all repeats. Lost: gave no answer, and was left out of that call. Dropped: its "
         "answer could not be used. Asked again: within a call, after no answer. Sent again: models "
-        "that it had lost. Returned: answered after it was lost or dropped. Clipped: its step on "
-        "beta was far longer than the others', and did not count. Far off: its model lay far from "
-        "where the others' did. Rounds: those in which any of it happened. Reasons are in "
-        "rounds.jsonl.",
+        "that it had lost. Returned: answered after it was lost or dropped. Rounds: those in which "
+        "any of it happened. Reasons are in rounds.jsonl.",
+        *(meaning for kind, (_, meaning) in RARE.items() if kind in seen),
     )
-    heads = (*KINDS.values(), "rounds")
+    heads = (*kinds.values(), "rounds")
     return Table("events", "Lost and returning sites", heads, tuple(rows), notes, decimals=0)

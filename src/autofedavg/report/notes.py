@@ -186,7 +186,7 @@ def selects(repeat: Repeat) -> bool:
 def untested(repeat: Repeat) -> list[str]:
     """The sites that a finished run has test cases of and no score from (decision 45)."""
     there = {tested.site for tested, _ in repeat.scores.columns(split="test")}
-    cases = repeat.environment["data"]["cases"]
+    cases = repeat.environment.get("data", {}).get("cases", {})
     return [site for site in cases if there and site not in there and cases[site].get("test", 1)]
 
 
