@@ -17,6 +17,7 @@ from autofedavg.live.press import Once, Press
 class Plain:
     text: str
     examples: Any = None
+    problem: str | None = None
     files: dict = field(default_factory=dict)
 
     def page(self, script=""):

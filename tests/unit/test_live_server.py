@@ -33,6 +33,7 @@ FILES = {
 @dataclass
 class Plain:
     examples: object = None
+    problem: str | None = None
     files: dict = field(default_factory=lambda: FILES)
 
     def page(self, script=""):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
+from autofedavg.experiment.bounded import LARGE, content_of, naming
 from autofedavg.experiment.ledger import (
     PARTIAL,
     SCORES,
@@ -21,6 +22,7 @@ from autofedavg.experiment.ledger import (
     Ledger,
     in_order,
     read_json,
+    read_toml,
     run_path,
     run_paths,
     study_home,
@@ -73,13 +75,16 @@ def _home(run: Path) -> Path:
 
 
 def _refuse_unfinished(run: Path) -> None:
-    status = Ledger(run).status()
+    ledger = Ledger(run)
+    status = ledger.status()
     if status != "finished":
         raise RunError(
             f"this run is not finished, but {status}",
             where=str(run),
             remedy="finish it with `autofedavg resume`, or leave it out",
         )
+    _ = read_toml(run / "config.toml"), read_json(run / "environment.json")
+    _ = ledger.rounds(), ledger.scores()  # what is damaged is not published
 
 
 def _refuse_other(run: Path, place: Path) -> None:
@@ -98,21 +103,21 @@ def _copy(run: Path, place: Path) -> None:
     partial.mkdir(parents=True)
     for name in KEPT:
         (partial / name).write_bytes(_published(run / name))
-    if (run / SCORES_PACKED).exists():  # from another archive
-        shutil.copyfile(run / SCORES_PACKED, partial / SCORES_PACKED)
-    else:
-        # Without a time: the same scores make the same bytes.
-        packed = gzip.compress((run / SCORES).read_bytes(), mtime=0)
-        (partial / SCORES_PACKED).write_bytes(packed)
+    # From another archive as they are; without a time, the same scores make the same bytes.
+    there = (run / SCORES_PACKED).exists()
+    scores = _published(run / (SCORES_PACKED if there else SCORES))
+    packed = scores if there else gzip.compress(scores, mtime=0)
+    (partial / SCORES_PACKED).write_bytes(packed)
     partial.rename(place)
 
 
 def _published(path: Path) -> bytes:
     """A file of a run as it is published."""
-    content = path.read_bytes()
-    if path.name == "config.toml":
-        return blanked_config(content.decode(), path).encode()
-    return blanked_rounds(content) if path.name == "rounds.jsonl" else content
+    with naming(path):
+        content = content_of(path, LARGE)
+        if path.name == "config.toml":
+            return blanked_config(content.decode(), path).encode()
+        return blanked_rounds(content) if path.name == "rounds.jsonl" else content
 
 
 def _list(home: Path, place: Path, runs: Collection[Path]) -> None:

@@ -14,15 +14,23 @@ Takes no lock, writes nothing and imports nothing heavy: it can be read while a 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import json
-import tomllib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
+from autofedavg.experiment.bounded import (
+    LARGE,
+    content_of,
+    naming,
+    opened,
+    settings_in,
+    unpacked,
+    values_in,
+)
+from autofedavg.experiment.shapes import HUGE, check
 from autofedavg.scores import Scores
 
 SCHEMA = 1
@@ -30,7 +38,6 @@ STUDY = "study.json"
 LOADERS = "loaders"  # the task of a run that `federate` began
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives
 PARTIAL = ".part"  # ends the name of a folder that is being copied
-REMEDY = "put it back from a copy, or leave this run out"
 
 
 class Ledger:
@@ -59,24 +66,24 @@ class Ledger:
 
     def rounds(self) -> list[dict[str, Any]]:
         """The rounds so far; a last line cut off by a crash is left out."""
-        path = self.path / "rounds.jsonl"
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        rounds = [json.loads(line) for line in lines[:-1]]
-        for line in rounds[-1:]:
-            refuse_newer(line, self.path)
-        return rounds
+        return Rounds(self.path / "rounds.jsonl").look()
 
     def scores(self) -> Scores:
         """The test scores; none as long as nothing was tested."""
         plain, packed = self.path / SCORES, self.path / SCORES_PACKED
-        if plain.exists():
-            content = plain.read_bytes()
-        elif packed.exists():
-            content = gzip.decompress(packed.read_bytes())
-        else:
+        path = plain if plain.exists() else packed
+        if not path.exists():
             return Scores()
-        lines = csv.reader(io.StringIO(content.decode(), newline=""))
-        return Scores.from_lines(next(lines, []), lines)
+        with naming(path):
+            content = content_of(path, LARGE)
+            content = content if path == plain else unpacked(content)
+            lines = csv.reader(io.StringIO(content.decode(), newline=""))
+            scores = Scores.from_lines(next(lines, []), lines)
+            for _, column in scores.columns():
+                for case, value in zip(*column, strict=True):
+                    if not -HUGE <= value <= HUGE:
+                        raise ValueError(f"the score of {case} is not finite, or too large")
+            return scores
 
 
 class Rounds:
@@ -97,16 +104,17 @@ class Rounds:
         Raises:
             RunError: a line is damaged, or a newer version wrote it.
         """
-        try:
-            with self.path.open("rb") as handle:
-                handle.seek(self._end - len(self._last))
-                if handle.read(len(self._last)) != self._last:  # resumed: the file was replaced
-                    self._forget()
-                    handle.seek(0)
-                fresh = handle.read().split(b"\n")[:-1]
-        except FileNotFoundError:
+        if not self.path.exists():
             self._forget()
             return []
+        with naming(self.path), opened(self.path) as handle:
+            handle.seek(self._end - len(self._last))
+            if handle.read(len(self._last)) != self._last:  # resumed: the file was replaced
+                self._forget()
+                handle.seek(0)
+            if os.fstat(handle.fileno()).st_size > LARGE:
+                raise ValueError("it is too large")
+            fresh = handle.read().split(b"\n")[:-1]
         self._lines = [*self._lines, *map(self._parsed, fresh)]
         self._end += sum(len(line) + 1 for line in fresh)
         self._last = fresh[-1] + b"\n" if fresh else self._last
@@ -116,10 +124,9 @@ class Rounds:
         self._lines, self._end, self._last = [], 0, b""
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
-        try:
-            content = dict(json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise RunError(f"a line is damaged ({error})", where=str(self.path)) from error
+        with naming(self.path, "a line is damaged"):
+            content = values_in(line)
+            check(content, "rounds.jsonl")
         refuse_newer(content, self.path)
         return content
 
@@ -177,16 +184,25 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         RunError: it is missing or damaged.
     """
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path), remedy=REMEDY) from error
-    return dict(content)
+    with naming(path):
+        content = values_in(content_of(path))
+        check(content, path.name)
+    return content
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file of a run folder."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"cannot be read ({error})", where=str(path), remedy=REMEDY) from error
+    """A TOML file of a run folder.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    return read_config(path)[0]
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """The values of a TOML file of a run folder, and its text, whose comments are origins."""
+    with naming(path):
+        text = content_of(path).decode()
+        content = settings_in(text)
+        check(content, path.name)
+    return content, text

@@ -8,10 +8,12 @@ Earlier versions wrote `best-global`, over and over.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from urllib.parse import quote
+
+from autofedavg.errors import RunError
+from autofedavg.experiment.bounded import content_of, naming, values_in
 
 AT = "@"  # between a model's name and its round; a quoted name of a site cannot hold it
 LONGEST = 200  # bytes of a site's name in a file's name, which may have 255 with all around it
@@ -68,11 +70,13 @@ class Shelf:
     def held(self, t: int) -> dict[str, str] | None:
         """Model -> name of its files, as the checkpoint of a round has it; None if unreadable."""
         try:
-            facts = json.loads((self.folder / f"last-{t}.json").read_bytes())
-            if "models" not in facts:  # an earlier version's
-                return {s: s for s in self.models() if AT not in s and self.vouched(s)}
-            return {str(model): str(stem) for model, stem in facts["models"].items()}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            with naming(self.folder):
+                facts = values_in(content_of(self.folder / f"last-{t}.json"))
+                if "models" not in facts:  # an earlier version's
+                    return {s: s for s in self.models() if AT not in s and self.vouched(s)}
+                held = {str(model): str(stem) for model, stem in facts["models"].items()}
+                return {model: stem for model, stem in held.items() if without_round(stem) == model}
+        except RunError:
             return None
 
     def vouched(self, stem: str) -> bool:

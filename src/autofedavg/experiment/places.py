@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autofedavg.errors import RunError
+from autofedavg.experiment.bounded import naming, settings_in, values_in
 from autofedavg.experiment.ledger import study_home
 
 PATHS = ("root", "datalist", "cache")  # settings of tasks that hold paths
@@ -85,11 +85,9 @@ def blanked_config(text: str, where: Path) -> str:
         hide = entry is not None and tells_place(entry.path, entry.value)
         lines.append(f'{entry.before}""{entry.behind}' if entry and hide else line)
     made = "".join(lines)
-    try:
-        if tomllib.loads(made) == blanked(tomllib.loads(text)):
+    with naming(where):
+        if settings_in(made) == blanked(settings_in(text)):
             return made
-    except tomllib.TOMLDecodeError as error:
-        raise RunError(f"cannot be read ({error})", where=str(where)) from error
     raise RunError(
         "its paths cannot be left out, for it was changed by hand",
         where=str(where),
@@ -98,14 +96,18 @@ def blanked_config(text: str, where: Path) -> str:
 
 
 def blanked_rounds(content: bytes) -> bytes:
-    """The lines of a rounds.jsonl; what a client said of its files names no folder any more."""
+    """The lines of a rounds.jsonl; what a client said of its files names no folder any more.
+
+    Raises:
+        ValueError: a line is damaged.
+    """
     return b"\n".join(map(_blanked_round, content.split(b"\n")))
 
 
 def _blanked_round(line: bytes) -> bytes:
     if b'"reason"' not in line:
         return line
-    content = json.loads(line)
+    content = values_in(line)
     said = [event for event in content.get("events") or [] if "reason" in event]
     told = {event["reason"]: without_paths(event["reason"]) for event in said}
     if all(before == after for before, after in told.items()):

@@ -29,11 +29,11 @@ from autofedavg.experiment.desk import (
 )
 from autofedavg.experiment.final_test import final_test
 from autofedavg.experiment.models import (
-    load_state,
     save_model,
     save_state,
 )
 from autofedavg.experiment.names import at_round, local_name
+from autofedavg.experiment.restoring import restore
 from autofedavg.experiment.store import RunFolder, disk_errors
 from autofedavg.federation import Federation
 from autofedavg.method import Method
@@ -115,7 +115,7 @@ def run(
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
-            start, best = _restore(desk, w0)
+            start, best = restore(desk, w0)
             start = method.begin(federation, start) if start.t == 0 else start
             for state in method.rounds(federation, layout, T, start):
                 _record(desk, state, best, watch)
@@ -219,34 +219,6 @@ def _keep(
     """Writes a model beside the one it is to replace, which holds until the round's checkpoint."""
     best.models[name] = at_round(name, state.t)
     save_model(desk.folder, best.models[name], w, desk.layout, {"t": state.t, **facts})
-
-
-def _restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
-    """Where to start: round 0, or the newest whole checkpoint."""
-    folder = desk.folder
-    saved = folder.load_round()
-    if saved is None:
-        folder.keep_rounds(0)
-        return Round(0, w0), Best()
-    if saved.facts["network"] != desk.layout.describe():
-        raise RunError(
-            "its checkpoint holds another network than the one to be trained",
-            where=str(folder.path),
-            remedy="go on with the version the run was begun with, or begin anew elsewhere",
-        )
-    state = load_state(saved, desk.federation.names)
-    models = folder.shelf.held(state.t) or {}
-    folder.tidy()  # a model of a round that is run again may be of another history
-    folder.keep_rounds(state.t)
-    log.info("going on after round %d", state.t)
-    known = saved.facts["best"]
-    local = {site: (float(score), int(at)) for site, (score, at) in known["local"].items()}
-    seen, tested = (
-        {str(site): float(score) for site, score in known.get(name, {}).items()}
-        for name in ("seen", "tested")
-    )
-    sites = int(known.get("sites", desk.federation.K))  # earlier versions: all of them
-    return state, Best(known["score"], known["t"], local, sites, seen, tested, models)
 
 
 def _learning(federation: Federation) -> dict[str, Any]:

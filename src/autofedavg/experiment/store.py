@@ -24,12 +24,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from autofedavg.errors import RunError
+from autofedavg.experiment.bounded import TENSORS, content_of, naming, values_in
 from autofedavg.experiment.files import opened_here, replacing, sweep
 from autofedavg.experiment.ledger import SCHEMA, Ledger, read_json, run_paths
 from autofedavg.experiment.names import Shelf
 from autofedavg.scores import ScoreRow
 
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
+ANEW = "delete the folder's checkpoints and resume: all rounds are run again"
 log = logging.getLogger(__name__)
 
 
@@ -149,18 +151,15 @@ class RunFolder(Ledger):
         """
         name = self.shelf.written(name)
         stem = self.path / "checkpoints" / name
-        try:
-            facts = json.loads(stem.with_name(f"{name}.json").read_bytes())
-            content = stem.with_name(f"{name}.safetensors").read_bytes()
+        with naming(stem, "this checkpoint cannot be read", ANEW):
+            facts = values_in(content_of(stem.with_name(f"{name}.json")))
+            content = content_of(stem.with_name(f"{name}.safetensors"), TENSORS)
             if hashlib.sha256(content).hexdigest() != facts["sha256"]:
                 raise ValueError("its contents do not match their hash")
-            return Checkpoint(load(content), facts)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise RunError(
-                f"this checkpoint cannot be read ({error})",
-                where=str(stem),
-                remedy="delete the folder's checkpoints and resume: all rounds are run again",
-            ) from error
+            try:
+                return Checkpoint(load(content), facts)
+            except SafetensorError as error:
+                raise ValueError(str(error)) from error
 
     def has(self, name: str) -> bool:
         """Whether there is a checkpoint of this name; of a model, also without the round."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from autofedavg.experiment.ledger import SCORES, SCORES_PACKED, STUDY
+from autofedavg.errors import RunError
+from autofedavg.experiment.ledger import SCORES, SCORES_PACKED, STUDY, read_json
 
 State = Literal["waiting", "running", "finished"]
 Stamp = tuple[int, int, int]  # time of change, size, inode
@@ -92,15 +92,11 @@ def _state(run: Path) -> str:
 
 def _asked(study: Path) -> int:
     """How many runs the study was asked for."""
-    try:
-        return sum(len(row["jobs"]) for row in _read(study)["runs"])
-    except (LookupError, TypeError):  # half-written, or not ours
-        return 0
+    return sum(len(row["jobs"]) for row in _read(study).get("runs", []))
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_json(path)
+    except RunError:  # half-written, or damaged
         return {}
-    return content if isinstance(content, dict) else {}

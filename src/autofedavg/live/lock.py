@@ -32,7 +32,7 @@ def lock_of(folder: Path, proc: Path = Path("/proc")) -> Lock:
         "held", "free", or "unknown" where the system does not say.
     """
     try:
-        handle = os.open(folder / ".lock", os.O_RDONLY)
+        handle = os.open(folder / ".lock", os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return "free"
     except OSError:

@@ -16,6 +16,7 @@ from autofedavg.errors import AutoFedAvgError, MissingExtra
 from autofedavg.live.changes import Look, State, look_at
 from autofedavg.live.pages import refresh_script, waiting_page
 
+NOTHING = Look((), "waiting", {})  # where not even a look succeeds
 AGAIN = 60.0  # seconds: the longest wait before a build that failed is tried once more
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,18 @@ class Report(Protocol):
     def files(self) -> Mapping[str, Callable[[], bytes]]: ...
 
     @property
+    def problem(self) -> str | None:
+        """Which runs could not be read and are left out, and why."""
+
+    @property
     def examples(self) -> Any:
         """The example pictures, to be handed to the next build."""
 
     def page(self, script: str = "") -> str: ...
+
+
+class LeftOut(AutoFedAvgError):
+    """A page is there, but lacks runs that cannot be read."""
 
 
 class Build(Protocol):
@@ -103,12 +112,13 @@ class Press:
         Raises:
             MissingExtra: a package the report needs is not installed; no change would mend that.
         """
-        seen = look_at(self._paths)
         begun = time.monotonic()
-        if seen == self._seen and not (self._failures and begun >= self._due):
-            return self._every
-        self._seen = seen
+        seen = NOTHING
         try:
+            seen = look_at(self._paths)
+            if seen == self._seen and not (self._failures and begun >= self._due):
+                return self._every
+            self._seen = seen
             self._renew(seen)
         except MissingExtra:
             raise
@@ -128,14 +138,23 @@ class Press:
         scores = seen.scores()
         if scores and scores != self._pictured:
             # For pictures models are applied again, which may take long: the numbers do not wait.
-            self._publish(seen, self._build(here, self._baseline, examples=known))
+            self._publish(seen, self._made(here, known))
         examples = known if scores == self._pictured else True
-        self._publish(seen, self._build(here, self._baseline, examples=examples))
+        report = self._made(here, examples)
+        self._publish(seen, report)
         self._pictured = scores
+        if report.problem:
+            raise LeftOut(report.problem)
         self.current = replace(self.current, problem=None)
         if self._failures > 1:
             self._say("the page is up to date again")
         self._failures = 0
+
+    def _made(self, here: Sequence[Path], examples: Any) -> Report:
+        report = self._build(here, self._baseline, examples=examples)
+        if report.problem and not self._failures:
+            raise LeftOut(report.problem)  # most often being written: the page there is waits
+        return report
 
     def _publish(self, seen: Look, report: Report) -> None:
         self.current = replace(self._edition(seen, report), problem=self.current.problem)
@@ -159,7 +178,8 @@ class Press:
         problem = str(error) if known else f"{type(error).__name__}: {error}"
         if problem == self.current.problem:
             return
-        self._say(f"the page could not be made: {problem}")
+        left_out = isinstance(error, LeftOut)
+        self._say(f"the page {'leaves out' if left_out else 'could not be made'}: {problem}")
         if self._report is None:
             self.current = self._edition(seen, None, problem)
         else:
@@ -199,5 +219,5 @@ def build_late(paths: Sequence[Path], baseline: str = "", *, examples: Any = Tru
     """The report; imported when first made, so that the address is told before torch is there."""
     from autofedavg.report.build import build_report
 
-    report: Report = build_report(paths, baseline, examples=examples)
+    report: Report = build_report(paths, baseline, examples=examples, spare_damaged=True)
     return report

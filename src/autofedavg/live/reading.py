@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.errors import RunError
+from autofedavg.experiment.bounded import naming, opened
 from autofedavg.experiment.ledger import (
     STUDY,
     Ledger,
@@ -53,13 +54,8 @@ class RunReader:
         """
         mark = [_mark(self.path / name) for name in {*FILES, *SIGNS}]
         if self._kept is None or self._kept[0] != mark:
-            try:
+            with naming(self.path, "this run folder is damaged", remedy=""):
                 self._kept = (mark, self._read())
-            except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise RunError(
-                    f"this run folder is damaged ({type(error).__name__}: {error})",
-                    where=str(self.path),
-                ) from error
         return self._aged(self._kept[1])
 
     def _read(self) -> RunState:
@@ -151,21 +147,13 @@ class StudyReader:
             return str(self.path), dict.fromkeys(run_paths([self.path]))
         study = read_json(self.path / STUDY)
         jobs: dict[Path, RunState | None] = {}
-        try:
-            for row in study["runs"]:
-                config = row["config"]
-                name, label = str(config["name"]), str(config.get("label", config["name"]))
-                for fold, seed in row["jobs"]:
-                    path = run_path(self.path, name, seed, fold)
-                    T = config.get("rounds")
-                    jobs[path] = RunState(path, name, label, seed, fold, T=T)
-            return str(study["title"]), jobs
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunError(
-                f"this file is damaged ({type(error).__name__}: {error})",
-                where=str(self.path / STUDY),
-                remedy="name the run folders themselves",
-            ) from error
+        for row in study["runs"]:
+            config = row["config"]
+            name, label = config["name"], config.get("label", config["name"])
+            for fold, seed in row["jobs"]:
+                path = run_path(self.path, name, seed, fold)
+                jobs[path] = RunState(path, name, label, seed, fold, T=config.get("rounds"))
+        return study.get("title", str(self.path)), jobs
 
 
 Reader = RunReader | StudyReader
@@ -259,9 +247,9 @@ def _mark(path: Path) -> tuple[int, int]:
 
 
 def _tail(path: Path) -> tuple[str, ...]:
-    if not path.exists():
+    if not path.is_file():
         return ()
-    with path.open("rb") as handle:
+    with opened(path) as handle:
         handle.seek(max(0, path.stat().st_size - LOG_BYTES))
-        text = handle.read().decode(errors="replace")
+        text = handle.read(LOG_BYTES).decode(errors="replace")
     return tuple(text.splitlines()[-LOG_LINES:])

@@ -54,6 +54,11 @@ class Report:
     def title(self) -> str:
         return self.results.title
 
+    @property
+    def problem(self) -> str | None:
+        """What was left out, and why."""
+        return "; ".join(self.results.damaged) or None
+
     def page(self, script: str = "") -> str:
         """The page; with a script, the one of a server that shows it live."""
         return page(self.results, self.tables, self.figures, self.cases, self.examples, script)
@@ -106,6 +111,7 @@ def build_report(
     examples: Examples | bool = True,
     method: str = "",
     progress: Progress | None = None,
+    spare_damaged: bool = False,
 ) -> Report:
     """Reads run folders and draws all that can be drawn from them.
 
@@ -116,12 +122,13 @@ def build_report(
             drawn before.
         method: row that they compare with the baseline; chosen by rule when empty.
         progress: told of long work.
+        spare_damaged: whether damaged folders are left out and told, as long as there are others.
 
     Raises:
         RunError: a folder is damaged, or the runs do not belong into one report.
         MissingExtra: the packages that draw are not installed.
     """
-    results = read_results(paths, baseline, progress)
+    results = read_results(paths, baseline, progress, spare_damaged=spare_damaged)
     specified = all_figures(results)
     total = sum(len(part) for part in specified.values())
     figures: dict[str, list[Drawn]] = {}

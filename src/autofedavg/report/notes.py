@@ -70,6 +70,7 @@ def notes_of(results: Results) -> list[str]:
         if repeat.finished and not repeat.scores
     ]
     notes += missing_notes(results)
+    notes += [f"Left out: {told}." for told in results.damaged]
     notes += _absences(results)
     return notes + [
         f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
@@ -194,4 +195,5 @@ def moved(repeat: Repeat) -> bool:
     """Whether a resumed run went on with other hardware or software than it began with."""
     about = repeat.environment
     keys = ("versions", "device", "processor")
-    return any(entry[key] != about[key] for entry in about.get("resumed", []) for key in keys)
+    resumed = about.get("resumed", [])
+    return any(entry.get(key) != about.get(key) for entry in resumed for key in keys)

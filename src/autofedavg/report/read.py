@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autofedavg.errors import RunError
 from autofedavg.evaluation import Summary, summarise
-from autofedavg.experiment.ledger import STUDY, Ledger, read_json, run_path, run_paths, study_home
+from autofedavg.experiment.bounded import naming
+from autofedavg.experiment.ledger import (
+    Ledger,
+    read_config,
+    read_json,
+    run_paths,
+)
+from autofedavg.experiment.places import run_name, without_paths
+from autofedavg.report.asked import Missing, missing_runs, study_of
 from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in, shared_settings
 from autofedavg.scores import Scores
@@ -76,20 +83,13 @@ class Row:
         return [summarise(scores, self.metric) for scores in self.whole.values()]
 
 
-class Missing(NamedTuple):
-    """A run that a study asks for and that has no folder."""
-
-    label: str
-    seed: int
-    fold: int | None
-
-
 @dataclass(frozen=True)
 class Results:
     """All rows of a report, and the row the others are tested against.
 
     Attributes:
         missing: what the studies' own folders still lack; empty where single runs are named.
+        damaged: what was left out, and why; empty where nothing may be.
     """
 
     title: str
@@ -98,13 +98,18 @@ class Results:
     sites: dict[str, int]
     data: str = ""
     missing: tuple[Missing, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
 
 
 def read_results(
-    paths: Sequence[Path], baseline: str = "", progress: Progress | None = None
+    paths: Sequence[Path],
+    baseline: str = "",
+    progress: Progress | None = None,
+    *,
+    spare_damaged: bool = False,
 ) -> Results:
     """Reads run folders into rows.
 
@@ -112,19 +117,31 @@ def read_results(
         paths: run folders, or folders above them.
         baseline: name of the row to test against; the study's own when empty.
         progress: told of every folder; a study on CIFAR-10 has 170,000 scores in each.
+        spare_damaged: whether damaged folders are left out and told, as long as there are others.
 
     Raises:
         RunError: a folder is damaged, or the runs do not belong into one table.
     """
     found = run_paths(paths)
-    repeats = []
-    for path in found:
-        repeats.append(_read(Ledger(path)))
+    repeats: list[Repeat] = []
+    damaged: dict[Path, RunError] = {}
+    for done, path in enumerate(found, 1):
+        try:
+            repeats.append(_read(Ledger(path)))
+        except RunError as error:
+            damaged[path] = error
         if progress:
-            progress("reading runs", len(repeats), len(found))
+            progress("reading runs", done, len(found))
+    study: dict[str, Any] = {}
+    missing: tuple[Missing, ...] = ()
+    try:
+        study, missing = study_of(found[0]), tuple(missing_runs(paths))
+    except RunError as error:
+        damaged[found[0]] = error
+    if damaged and not (repeats and spare_damaged):
+        raise next(iter(damaged.values()))
     folds = _folds(repeats)
     _refuse_mixture(repeats)
-    study = _study_of(repeats[0].folder)
     order = study.get("rows") or [str(row["config"]["name"]) for row in study.get("runs", [])]
     names = sorted({r.config["name"] for r in repeats}, key=lambda n: _rank(n, order))
     rows = []
@@ -148,8 +165,8 @@ def read_results(
     sizes = data.get("sizes", {})
     sites = {s: sizes.get(s, sum(parts.values())) for s, parts in sorted(data["cases"].items())}
     title = str(study.get("title", "Runs"))
-    missing = tuple(_missing(paths))
-    return Results(title, tuple(rows), str(wanted), sites, str(data["data"]), missing)
+    told = tuple(f"{run_name(run)}: {without_paths(str(why))}" for run, why in damaged.items())
+    return Results(title, tuple(rows), str(wanted), sites, str(data["data"]), missing, told)
 
 
 def _told_apart(rows: Sequence[Row]) -> list[Row]:
@@ -162,9 +179,8 @@ def _told_apart(rows: Sequence[Row]) -> list[Row]:
 
 
 def _read(folder: Ledger) -> Repeat:
-    try:
-        text = (folder.path / "config.toml").read_text(encoding="utf-8")
-        config = tomllib.loads(text)
+    with naming(folder.path, "this run folder is damaged", "leave it out of the report"):
+        config, text = read_config(folder.path / "config.toml")
         environment = read_json(folder.path / "environment.json")
         rounds, scores = folder.rounds(), folder.scores()
         refuse_unfit(environment["data"]["cases"], config, rounds, scores)
@@ -179,22 +195,6 @@ def _read(folder: Ledger) -> Repeat:
             scores,
             dict(origins_in(text)),
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"this run folder is damaged ({type(error).__name__}: {error})",
-            where=str(folder.path),
-            remedy="leave it out of the report",
-        ) from error
-
-
-def _missing(paths: Sequence[Path]) -> Iterator[Missing]:
-    """Runs that the studies at or below the paths ask for and that were not begun."""
-    for listed in sorted({found for path in paths for found in path.rglob(STUDY)}):
-        for row in read_json(listed).get("runs", []):
-            name = str(row["config"]["name"])
-            for fold, seed in row["jobs"]:
-                if not (run_path(listed.parent, name, seed, fold) / "config.toml").exists():
-                    yield Missing(str(row["config"].get("label", name)), seed, fold)
 
 
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
@@ -284,11 +284,6 @@ def _refuse_doubles(repeats: Sequence[Repeat], scores: Scores) -> None:
                 where=", ".join(str(repeat.folder) for repeat in repeats),
                 remedy="run the folds anew with one and the same data list",
             )
-
-
-def _study_of(folder: Path) -> dict[str, Any]:
-    home = study_home(folder)
-    return read_json(home / STUDY) if home else {}
 
 
 def _rank(name: str, order: Sequence[str]) -> tuple[int, str]:

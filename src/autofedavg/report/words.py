@@ -86,7 +86,7 @@ def _caution(results: Results) -> list[str]:
         said.append(
             f"Not complete: {unfinished} run(s) not finished, {len(results.missing)} not begun."
         )
-    return said
+    return said + [f"Left out: {told}." for told in results.damaged]
 
 
 def how_far(results: Results) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from autofedavg.errors import ConfigError, RunError, did_you_mean
+from autofedavg.experiment.bounded import naming
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.desk import KINDS
 from autofedavg.experiment.ledger import LOADERS, read_toml
@@ -78,7 +79,9 @@ def load_trained(path: Path, model: str = "global") -> Trained:
     try:
         with global_seed(0):  # its first weights are drawn, and then replaced
             built = config.task.network()
-        network = load_network(folder, stem, built)
+        place = folder.path / "checkpoints" / f"{stem}.json"
+        with naming(place, "this checkpoint holds no model", "apply another one"):
+            network = load_network(folder, stem, built)
     except RuntimeError as error:
         raise RunError(
             "this checkpoint holds another network than its run's settings make",
