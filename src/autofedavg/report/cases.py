@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
+from itertools import chain
 
 from autofedavg.evaluation import case_means
 from autofedavg.report.read import Results, Row
+from autofedavg.report.sheets import to_sheet
 from autofedavg.report.values import stem
 
 MOST_IN_PAGE = 12_000  # numbers; more are linked as files
@@ -42,12 +42,9 @@ def case_tables(results: Results) -> list[CaseTable]:
 
 def case_file(row: Row) -> str:
     """All test scores of a row as CSV, seed by seed and case by case."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(["seed", "model", "site", "split", "case", "metric", "value"])
-    for seed, scores in row.whole.items():
-        writer.writerows([seed, *score[:-1], repr(score.value)] for score in scores)
-    return out.getvalue()
+    heads = [["seed", "model", "site", "split", "case", "metric", "value"]]
+    lines = ([s, *score[:-1], score.value] for s, scores in row.whole.items() for score in scores)
+    return to_sheet(chain(heads, lines))
 
 
 def _table(row: Row) -> CaseTable:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 
+from autofedavg.errors import printable
+from autofedavg.report.sheets import to_sheet
 from autofedavg.report.tables import Cell, Table
 
 
 def to_text(table: Table) -> str:
     """Aligned columns for a terminal or a log."""
-    heads = ["", *table.heads]
+    heads = ["", *map(printable, table.heads)]
     body = [
-        [label, *(c.text or shown_cell(c, table, "*", "") for c in cells)]
+        [printable(label), *(printable(c.text) or shown_cell(c, table, "*", "") for c in cells)]
         for label, cells in table.rows
     ]
     widths = [max(len(line[i]) for line in [heads, *body]) for i in range(len(heads))]
-    lines = [table.title, "", _aligned(heads, widths), "  ".join("-" * w for w in widths)]
+    lines = [
+        printable(table.title),
+        "",
+        _aligned(heads, widths),
+        "  ".join("-" * w for w in widths),
+    ]
     lines += [_aligned(line, widths) for line in body]
-    return "\n".join([*lines, "", *table.notes]) + "\n"
+    return "\n".join([*lines, "", *map(printable, table.notes)]) + "\n"
 
 
 def to_markdown(table: Table) -> str:
@@ -58,10 +63,9 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Full precision: mean, spread over repeats, and p value of each column."""
-    out = io.StringIO()
-    writer = csv.writer(out)
     kinds = ("",) if table.words else ("", " sd", " p")
-    writer.writerow(["row", *(f"{head}{kind}" for head in table.heads for kind in kinds)])
+    lines: list[list[object]] = [["row"]]
+    lines[0] += [f"{head}{kind}" for head in table.heads for kind in kinds]
     for label, cells in table.rows:
         line: list[object] = [label]
         for cell in cells:
@@ -70,8 +74,8 @@ def to_csv(table: Table) -> str:
             else:
                 p = cell.test.p if cell.test else None
                 line += [_raw(cell.value), _raw(cell.spread), _raw(p)]
-        writer.writerow(line)
-    return out.getvalue()
+        lines.append(line)
+    return to_sheet(lines)
 
 
 def to_json(table: Table) -> str:
@@ -138,7 +142,7 @@ def _raw(value: float | None) -> str:
 
 
 def _md(text: str) -> str:
-    text = " ".join(text.split("\n"))
+    text = printable(" ".join(text.split("\n")))
     for mark in "\\|*_<>`[]":
         text = text.replace(mark, f"\\{mark}")
     return text
@@ -149,4 +153,4 @@ _TEX |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"~": r"\textasciitilde{}", 
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(mark, mark) for mark in " ".join(text.split("\n")))
+    return "".join(_TEX.get(mark, mark) for mark in printable(" ".join(text.split("\n"))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,9 +25,33 @@ def data_home(name: str = "") -> Path:
 
 
 def cache_home() -> Path:
-    """Where generated and prepared data is kept: AUTOFEDAVG_CACHE, or the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("AUTOFEDAVG_CACHE") or Path(home) / "autofedavg")
+    """Where generated and prepared data is kept: AUTOFEDAVG_CACHE, or the user's cache folder.
+
+    Raises:
+        DataError: the user has no home; a folder that all may write would be no place to trust.
+    """
+    if own := os.environ.get("AUTOFEDAVG_CACHE"):
+        return Path(own)
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:
+        raise DataError(
+            "this user has no home folder to keep prepared cases in",
+            where=f"user {os.getuid()}",
+            remedy="set AUTOFEDAVG_CACHE, or task.cache, to a folder that only this user may write",
+        ) from error
+    return home / "autofedavg"
+
+
+def name_the_user() -> None:
+    """Gives a user without an entry in the password file a name, as in many containers.
+
+    MONAI asks for one when it is imported, and would end there.
+    """
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # the second from Python 3.13 on
+        os.environ["USER"] = f"uid-{os.getuid()}"
 
 
 @contextmanager

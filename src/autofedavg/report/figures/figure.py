@@ -5,13 +5,12 @@ One specification gives the picture in the page, the SVG and the PDF, so they ca
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autofedavg.errors import printable
+from autofedavg.report.sheets import to_sheet
 
 Spec = dict[str, Any]
 Data = list[dict[str, Any]]
@@ -92,12 +91,8 @@ class Figure:
 
     def csv(self) -> str:
         """The table behind it."""
-        out = io.StringIO()
         heads = list(dict.fromkeys(key for row in self.data for key in row))
-        writer = csv.DictWriter(out, heads)
-        writer.writeheader()
-        writer.writerows(self.data)
-        return out.getvalue()
+        return to_sheet([heads, *([row.get(head, "") for head in heads] for row in self.data)])
 
 
 def finished(spec: Spec, about: str) -> Spec:
