@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from autofedavg import LoaderSite, Machine, federate
 from bench import peer
@@ -44,9 +44,21 @@ class Rows(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self._cases[0])
 
-    def __getitems__(self, places: list[int]) -> Images:
-        part = torch.tensor(places)
+    def __getitems__(self, part: Tensor) -> Images:
         return self._cases[0][part], self._cases[1][part]
+
+
+class Shuffled(Sampler[Tensor]):
+    """All places in a new order, a batch of them at a time, as tensors."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return -(-self._count // BATCH)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from torch.randperm(self._count).split(BATCH)
 
 
 def measure(cuts: tuple[int, ...], cases: int, sittings: int, repetitions: int) -> Section:
@@ -65,7 +77,8 @@ def measure(cuts: tuple[int, ...], cases: int, sittings: int, repetitions: int) 
 
 def batched(cases: Images) -> DataLoader[Images]:
     """A loader that takes whole batches."""
-    return DataLoader(Rows(cases), batch_size=BATCH, shuffle=True, collate_fn=_as_it_is)
+    sampler = Shuffled(len(cases[0]))
+    return DataLoader(Rows(cases), batch_sampler=sampler, collate_fn=_as_it_is)
 
 
 def plain(cases: Images) -> DataLoader[Images]:

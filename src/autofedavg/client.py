@@ -231,16 +231,17 @@ class Client:
 
     def _checked(self, losses: Tensor, place: str, first: int = 1) -> float:
         """The mean loss; refuses losses that are not finite, naming the first such step."""
-        if not len(losses):
+        steps = losses.numel()
+        if not steps:
             raise DataError(
                 "there was no batch to train on",
                 where=f"client {self.site}, {place}",
                 remedy="give this site training cases",
             )
-        mean = float(losses.mean() if len(losses) > 1 else losses[0])
+        mean = float(losses if steps == 1 else losses.mean())
         if not math.isfinite(mean):
             bad = (~torch.isfinite(losses)).nonzero()
-            step = int(bad[0]) + 1 if len(bad) else len(losses)
+            step = int(bad[0]) + 1 if len(bad) else steps
             raise TrainingError(
                 f"the loss is {float(losses[step - 1])}",
                 where=f"client {self.site}, {place}, step {first + step - 1}",

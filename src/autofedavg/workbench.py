@@ -198,6 +198,8 @@ class Workbench:
             return loss
 
         losses = [self._done(("train", mu), batch, step) for batch in batches]
+        if len(losses) == 1:
+            return losses[0].reshape(1)
         return torch.stack(losses) if losses else torch.empty(0)
 
     def differentiate(
