@@ -9,9 +9,10 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, federate
+from autofedavg.loaders import Loader
 from bench import peer
 from bench.rounds import BATCH, ENDLESS, FLOOR, FLOOR_TWICE, ONE, TWO, in_processes
 from bench.table import Row, Section
@@ -35,30 +36,20 @@ PFL = "pfl-research"
 LIMIT, LIMIT_TWICE = 1.05, 1.04
 
 
-class Rows(Dataset[Tensor]):
-    """Rows of tensors, a batch at a time: what a loader over data in memory should be given."""
+class Batches:
+    """Rows of tensors, shuffled and a batch at a time: all that `federate` asks of a loader."""
 
     def __init__(self, cases: Images) -> None:
+        self.dataset = cases[0]
         self._cases = cases
 
     def __len__(self) -> int:
-        return len(self._cases[0])
+        return -(-len(self.dataset) // BATCH)
 
-    def __getitems__(self, part: Tensor) -> Images:
-        return self._cases[0][part], self._cases[1][part]
-
-
-class Shuffled(Sampler[Tensor]):
-    """All places in a new order, a batch of them at a time, as tensors."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return -(-self._count // BATCH)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        yield from torch.randperm(self._count).split(BATCH)
+    def __iter__(self) -> Iterator[Images]:
+        images, labels = self._cases
+        for part in torch.randperm(len(labels)).split(BATCH):
+            yield images[part], labels[part]
 
 
 def measure(cuts: tuple[int, ...], cases: int, sittings: int, repetitions: int) -> Section:
@@ -75,12 +66,6 @@ def measure(cuts: tuple[int, ...], cases: int, sittings: int, repetitions: int) 
                    missing)  # fmt: skip
 
 
-def batched(cases: Images) -> DataLoader[Images]:
-    """A loader that takes whole batches."""
-    sampler = Shuffled(len(cases[0]))
-    return DataLoader(Rows(cases), batch_sampler=sampler, collate_fn=_as_it_is)
-
-
 def plain(cases: Images) -> DataLoader[Images]:
     """A loader as everybody writes it: case by case."""
     return DataLoader(TensorDataset(*cases), batch_size=BATCH, shuffle=True)
@@ -92,7 +77,7 @@ def confidence(network: nn.Module, batch: Images) -> Tensor:
 
 
 def play(
-    data: Images, clients: int, loader: Callable[[Images], DataLoader[Images]], workers: int,
+    data: Images, clients: int, loader: Callable[[Images], Loader], workers: int,
     turn: Turn,
 ) -> None:  # fmt: skip
     """A run of `federate` that takes a turn after every round."""
@@ -138,8 +123,8 @@ def _sitting(data: Images, clients: int, repetitions: int) -> Times:
         enter = stack.enter_context
         runs: dict[str, Run] = {
             FLOOR_TWICE: enter(in_processes(halves)),
-            ONE: enter(in_turns(partial(play, data, clients, batched, 1))),
-            TWO: enter(in_turns(partial(play, data, clients, batched, 2))),
+            ONE: enter(in_turns(partial(play, data, clients, Batches, 1))),
+            TWO: enter(in_turns(partial(play, data, clients, Batches, 2))),
             PLAIN: enter(in_turns(partial(play, data, clients, plain, 1))),
         }
         if find_spec("pfl"):
@@ -162,7 +147,3 @@ def _rows(clients: int, times: Times) -> list[Row]:
     if PFL in times.names:
         rows.append(Row(f"{clients} clients, {PFL}, {ONE}", times.ratio(PFL, FLOOR)))
     return rows
-
-
-def _as_it_is(batch: Images) -> Images:
-    return batch

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 from autofedavg import LoaderSite, Machine, federate
 from bench.memory import MB, peak, start, touch_libraries
-from bench.own import batched, confidence
+from bench.own import Batches, confidence
 from bench.rounds import BATCH
 from bench.table import Row, Section
 from bench.timing import Load, Sample
@@ -44,7 +44,7 @@ def _run(pipe: Connection, K: int, rounds: int) -> None:
     # All clients have the same cases: what is measured is what a client costs beside its data.
     cases = images(BATCH)
     few = (cases[0][:CHOSEN_ON], cases[1][:CHOSEN_ON])
-    sites = {f"site-{k:04d}": LoaderSite(batched(cases), batched(few)) for k in range(K)}
+    sites = {f"site-{k:04d}": LoaderSite(Batches(cases), Batches(few)) for k in range(K)}
     before, began = peak(), time.perf_counter()
     federate(
         small_cnn,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
@@ -27,7 +28,7 @@ def in_turns(play: Callable[[Turn], None]) -> Iterator[Run]:
     """
     context = multiprocessing.get_context("fork")
     near, far = context.Pipe()
-    process = context.Process(target=_play, args=(play, far, near))
+    process = context.Process(target=_play, args=(play, far, os.getpid()))
     process.start()
     far.close()
 
@@ -48,23 +49,19 @@ def in_turns(play: Callable[[Turn], None]) -> Iterator[Run]:
         near.close()
 
 
-def _play(play: Callable[[Turn], None], pipe: Connection, other: Connection) -> None:
-    other.close()
+def _play(play: Callable[[Turn], None], pipe: Connection, parent: int) -> None:
+    def wait() -> None:
+        # Other contestants hold the far end too: the pipe does not close with the parent.
+        while not pipe.poll(1.0):
+            if os.getppid() != parent:
+                raise Enough
+        if not pipe.recv():
+            raise Enough
 
     def turn() -> None:
         pipe.send(True)
-        _wait(pipe)
+        wait()
 
     with contextlib.suppress(Enough):
-        _wait(pipe)
+        wait()
         play(turn)
-
-
-def _wait(pipe: Connection) -> None:
-    """Until the next call, or until nobody will call any more."""
-    try:
-        called = pipe.recv()
-    except EOFError:
-        called = False
-    if not called:
-        raise Enough

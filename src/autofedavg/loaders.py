@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from autofedavg.errors import DataError
 from autofedavg.problem import CaseScore
@@ -19,9 +18,23 @@ Score = Callable[[nn.Module, Batch], Tensor]
 METRIC = "score"
 
 
+class Loader(Protocol):
+    """PyTorch's DataLoader, or whatever else gives batches and knows how many."""
+
+    @property
+    def dataset(self) -> Any:
+        """The cases: only their number is asked for."""
+
+    def __len__(self) -> int:
+        """Batches of a pass."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """One pass over the cases."""
+
+
 @dataclass(frozen=True)
 class LoaderSite:
-    """A site made of PyTorch data loaders.
+    """A site made of PyTorch data loaders, or of anything like them.
 
     Attributes:
         train: batches to train on.
@@ -34,12 +47,12 @@ class LoaderSite:
     run's seed; a loader's own generator, if it has one, is seeded anew at every pass.
     """
 
-    train: DataLoader[Any]
-    validation: DataLoader[Any] | None = None
-    test: DataLoader[Any] | None = None
-    holdout: DataLoader[Any] | None = None
+    train: Loader
+    validation: Loader | None = None
+    test: Loader | None = None
+    holdout: Loader | None = None
 
-    def loaders(self) -> dict[str, DataLoader[Any]]:
+    def loaders(self) -> dict[str, Loader]:
         """The loaders by split."""
         every = {
             "train": self.train,
@@ -81,7 +94,7 @@ class LoaderData:
         counted = {
             s: loader for s, loader in self._loaders.items() if s != "test" or self._own_test
         }
-        return {split: len(loader.dataset) for split, loader in counted.items()}  # type: ignore[arg-type]
+        return {split: len(loader.dataset) for split, loader in counted.items()}
 
     def settle(self, device: torch.device) -> None:
         """Loaders are left as they are: the loss moves what they give."""
@@ -142,8 +155,9 @@ class LoaderData:
             return next(iterator)
 
     @staticmethod
-    def _reseed(loader: DataLoader[Any], number: int) -> None:
-        for owner in (loader, loader.sampler, loader.batch_sampler):
+    def _reseed(loader: Loader, number: int) -> None:
+        parts = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
+        for owner in (loader, *parts):
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(number)

@@ -164,6 +164,34 @@ def test_a_sampler_s_own_generator_is_seeded_too():
     assert trained_on(fresh(2), 1, epochs=1) == first
 
 
+class Plain:
+    """No DataLoader: it has a length, cases that can be counted, and passes."""
+
+    def __init__(self, data):
+        self.dataset = data
+
+    def __len__(self):
+        return -(-len(self.dataset) // 2)
+
+    def __iter__(self):
+        for part in torch.randperm(len(self.dataset)).split(2):
+            yield self.dataset[part]
+
+
+def test_whatever_gives_batches_is_a_loader():
+    local = LoaderData("A", LoaderSite(Plain(numbers(0, 7)), Plain(numbers(100, 5))), confidence)
+    assert local.cases() == {"train": 7, "validation": 5}
+    first = trained_on(local, 1, epochs=2)
+    assert [sorted(flat(first[:4])), sorted(flat(first[4:]))] == [list(range(7))] * 2
+    assert trained_on(local, 1, epochs=2) == first != trained_on(local, 2, epochs=2)
+    steps = weight_batches(local, range(1, 7))
+    assert weight_batches(local, [5, 2, 6])[2] == steps[2]
+    sites = {"A": LoaderSite(Plain(numbers(0, 7)), Plain(numbers(100, 5)))}
+    sites["B"] = LoaderSite(Plain(numbers(7, 7)), Plain(numbers(100, 5)))
+    how = {"method": "fedavg", "rounds": 1, "machine": Machine(device="cpu")}
+    assert federate(mlp, loss, sites, confidence, **how).summary.by_site.keys() == {"A", "B"}
+
+
 # --- batches for the weights ----------------------------------------------------------------------
 
 
