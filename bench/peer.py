@@ -5,6 +5,9 @@ It trains on slices of each user's tensors in their order: it does not shuffle.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import multiprocessing
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +20,8 @@ from bench.work import MOMENTUM, RATE, Images, small_cnn
 
 def play(users: Sequence[Images], batch_size: int, turn: Turn) -> None:
     """Rounds over all users, a turn after each."""
+    # It sets itself up only in a process of this name, and this one does nothing else.
+    multiprocessing.current_process().name = "MainProcess"
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams
@@ -43,20 +48,21 @@ def play(users: Sequence[Images], batch_size: int, turn: Turn) -> None:
         lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM),
         torch.optim.SGD(network.parameters(), lr=1.0),
     )
-    FederatedAveraging().run(
-        NNAlgorithmParams(
-            central_num_iterations=ENDLESS,
-            evaluation_frequency=ENDLESS,
-            train_cohort_size=len(data),
-            val_cohort_size=0,
-        ),
-        SimulatedBackend(cohort, cohort, postprocessors=[WeightByDatapoints()]),
-        model,
-        NNTrainHyperParams(
-            local_num_epochs=1, local_learning_rate=RATE, local_batch_size=batch_size
-        ),
-        callbacks=[AfterEach()],
-    )
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its metrics after every round
+        FederatedAveraging().run(
+            NNAlgorithmParams(
+                central_num_iterations=ENDLESS,
+                evaluation_frequency=ENDLESS,
+                train_cohort_size=len(data),
+                val_cohort_size=0,
+            ),
+            SimulatedBackend(cohort, cohort, postprocessors=[WeightByDatapoints()]),
+            model,
+            NNTrainHyperParams(
+                local_num_epochs=1, local_learning_rate=RATE, local_batch_size=batch_size
+            ),
+            callbacks=[AfterEach()],
+        )
 
 
 class Classifier(nn.Module):
