@@ -19,6 +19,7 @@ CHANGES = {
         {"steps_per_message": 2},
         {"learning": "server"},
         {"objective": "size"},
+        {"clip_steps": 1.0},
     ],
     "ensemble": [{"initial": "shared"}],
     "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],

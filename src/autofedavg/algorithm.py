@@ -118,10 +118,7 @@ def among(alpha: Tensor, federation: Federation, w_k: Bank) -> Tensor:
 def local_train(
     network: Workbench, w: Model, batches: Iterable[Batch], rate: float, mu: float = 0.0
 ) -> tuple[Model, Tensor]:
-    """LocalTrain(k, w) at client k: M_k steps from w. Returns w_k and the loss of every step.
-
-    w_k lies in the network: good until it is used again.
-    """
+    """LocalTrain(k, w) at client k: M_k steps. Returns w_k, in the network's memory, and losses."""
     network.load(w)
     losses = network.train(batches, rate, mu)
     return network.state(), losses
