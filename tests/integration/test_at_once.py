@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -114,17 +115,41 @@ def unfinished(home: Path, tmp_path: Path, *rows: str) -> Path:
 def test_damaged_folders_do_not_stop_the_others(tiny_home, tmp_path, say) -> None:
     home = unfinished(tiny_home, tmp_path, *ROWS)
     first, second, third = (home / row / "seed-0" for row in ROWS)
-    path = first / "checkpoints" / "last-3.json"  # in a way that nobody foresaw
+    path = first / "checkpoints" / "last-3.json"
     path.write_text(json.dumps({"sha256": json.loads(path.read_text())["sha256"]}))
     lines = (second / "rounds.jsonl").read_bytes().split(b"\n")
     (second / "rounds.jsonl").write_bytes(b"\n".join([b"{", *lines[1:]]))
     code, _, err = say("resume", home, "--at-once", "2")
     assert code == 1
     assert "2 of 3 runs failed:" in err
-    assert f"{first}: its process failed:\nTraceback (most recent call last):" in err
-    assert "KeyError" in err
+    assert "checkpoint cannot be gone on from (KeyError: 'network')" in err
+    assert str(first) in err
+    assert "Traceback" not in err
     assert f"{second / 'rounds.jsonl'}: a line is damaged" in err
     assert state(third) == "finished"
+
+
+def test_a_failure_that_nobody_foresaw_is_told_whole_and_stops_nobody(
+    tiny_home, tmp_path, say, monkeypatch
+) -> None:
+    home = unfinished(tiny_home, tmp_path, *ROWS)
+    first, *others = (home / row / "seed-0" for row in ROWS)
+    python = tmp_path / "python"  # one that fails for the first run alone
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *{ROWS[0]}*) exec {sys.executable} -c 'raise KeyError("a surprise")';;
+  *) exec {sys.executable} "$@";;
+esac
+"""
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    code, _, err = say("resume", home, "--at-once", "2")
+    assert code == 1
+    assert f"{first}: its process failed:\nTraceback (most recent call last):" in err
+    assert "KeyError: 'a surprise'" in err
+    assert [state(other) for other in others] == ["finished"] * len(others)
 
 
 def test_the_kind_of_an_error_is_kept(tiny_home, tmp_path, say) -> None:

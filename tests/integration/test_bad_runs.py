@@ -188,7 +188,11 @@ def test_report_refuses_numbers_that_no_run_writes(finished, file) -> None:
         line = json.loads(path.read_text().splitlines()[0])
         line["learning_loss"] = {"I": [1.7e308] * 20}
         path.write_text(json.dumps(line) + "\n")
-    with pytest.raises(RunError, match=r"this run folder is damaged .* or too large"):
+    told = {
+        "scores.csv": "scores.csv: cannot be read",
+        "rounds.jsonl": "this run folder is damaged",
+    }
+    with pytest.raises(RunError, match=rf"{told[file]} .* or too large"):
         read_results([finished])
 
 
