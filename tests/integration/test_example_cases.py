@@ -218,9 +218,8 @@ def test_a_score_that_cannot_be_had_again_is_told_with_the_likely_reason(copied)
     assert "made elsewhere (other processor)" in note
     here = {key: json.loads(about.read_text())[key] for key in ("versions", "device")}
     processor = json.loads((copied / "fedavg/seed-0/environment.json").read_text())["processor"]
-    edit(
-        about, resumed=[{"after_round": 1, **here, "processor": processor}]
-    )  # it was tested here after all
+    # It was tested here after all.
+    edit(about, resumed=[{"after_round": 1, **here, "processor": processor}])
     assert "nothing is known to have changed" in mismatches(copied)[0]
     edit(about, asked_device="cuda", device="a card that is not here", resumed=[])
     assert "(other device, processor)" in mismatches(copied)[0]
