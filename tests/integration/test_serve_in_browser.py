@@ -95,6 +95,7 @@ class Page:
     number: int
     rows: int = 1
     examples: object = None
+    problem: str | None = None
 
     @property
     def files(self):
