@@ -23,7 +23,7 @@ from autofedavg.exchange import Encoding
 from autofedavg.forms import Form, form_of
 from autofedavg.notes import Facts, Note, arrays_of, model_of
 from autofedavg.problem import CaseScore, LocalData
-from autofedavg.seeds import Purpose, Seeds, global_seed
+from autofedavg.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.shelves import Shelf, assembled, received
 from autofedavg.traffic import opened, packed
 from autofedavg.vocabulary import refuse_unknown
@@ -73,7 +73,8 @@ class Client:
             "class_counts": self.class_counts,
         }
         refuse_unknown(self.site, verb, note.facts)
-        return verbs[verb](note)
+        with every_state_kept():  # what a network draws itself is the run's on every engine
+            return verbs[verb](note)
 
     def local_train(self, note: Note) -> Note:
         job = self.training_of(note)

@@ -11,6 +11,7 @@ import hashlib
 import random
 import re
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,19 +127,65 @@ _NOTHING = _Nothing()
 _SPARE: list[np.random.MT19937] = []  # more than one where blocks lie within blocks
 
 
+class _Block(threading.local):
+    """In which blocks of this module this thread is."""
+
+    kept = False  # the states of Python and NumPy are kept: seeding may overwrite them
+    seeded = False  # and are in use: seeding must put them back
+
+
+_BLOCK = _Block()
+
+
 @contextmanager
-def every_seed(number: int) -> Iterator[None]:
-    """`global_seed` for NumPy's and Python's global generators as well: for other people's code."""
-    plain, tensors = random.getstate(), torch.default_generator.get_state()
-    with _numpy_lent() if _LENDS else _numpy_kept():
-        np.random.seed(number % 2**32)
-        random.seed(number)
-        torch.default_generator.manual_seed(number)
+def every_state_kept() -> Iterator[None]:
+    """Keeps NumPy's and Python's global states for many `every_seed` blocks at once.
+
+    They are restored at the end. Between the blocks the states are those that the last one left.
+    """
+    if _BLOCK.kept:
+        yield
+        return
+    with _states_kept():
+        _BLOCK.kept = True
         try:
             yield
         finally:
-            random.setstate(plain)
-            torch.default_generator.set_state(tensors)
+            _BLOCK.kept = False
+
+
+@contextmanager
+def every_seed(number: int) -> Iterator[None]:
+    """`global_seed` for NumPy's and Python's global generators as well: for other people's code."""
+    if _BLOCK.seeded or not _BLOCK.kept:
+        outer, _BLOCK.kept, _BLOCK.seeded = (_BLOCK.kept, _BLOCK.seeded), True, False
+        try:
+            with _states_kept(), every_seed(number):
+                yield
+        finally:
+            _BLOCK.kept, _BLOCK.seeded = outer
+        return
+    tensors = torch.default_generator.get_state()
+    np.random.seed(number % 2**32)
+    random.seed(number)
+    torch.default_generator.manual_seed(number)
+    _BLOCK.seeded = True
+    try:
+        yield
+    finally:
+        _BLOCK.seeded = False
+        torch.default_generator.set_state(tensors)
+
+
+@contextmanager
+def _states_kept() -> Iterator[None]:
+    """NumPy's and Python's global generators are as before afterwards."""
+    plain = random.getstate()
+    try:
+        with _numpy_lent() if _LENDS else _numpy_kept():
+            yield
+    finally:
+        random.setstate(plain)
 
 
 @contextmanager

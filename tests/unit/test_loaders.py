@@ -1,5 +1,8 @@
 """A user's own data loaders as a site: batches follow the run's seed, whatever was asked before."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -334,3 +337,35 @@ def test_a_client_trains_alike_whatever_kind_of_loader(kind):
         torch.manual_seed(123)
         assert torch.equal(trained(), first)
     assert torch.equal(torch.get_rng_state(), untouched)
+
+
+class Restless(nn.Module):
+    """A network that draws from Python's and NumPy's global generators, as stochastic depth may."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return self.inner(x) * (1 + random.random() + float(np.random.rand()))
+
+
+def test_a_network_s_own_draws_are_the_run_s_with_any_number_of_workers():
+    """They follow the batches' seeds, and leave the process's own generators alone."""
+
+    def trained(workers):
+        sites = {name: site() for name in "ABC"}
+        machine = Machine(device="cpu", workers=workers, threads=1)
+        result = federate(
+            Restless, loss, sites, confidence, rounds=2, training=Training(epochs=1),
+            machine=machine, select="last",
+        )  # fmt: skip
+        return result.network.state_dict()
+
+    random.seed(1)
+    before = random.getstate()
+    first = trained(1)
+    assert random.getstate() == before
+    random.seed(2)
+    for other in (trained(1), trained(2)):
+        assert all(torch.equal(other[name], value) for name, value in first.items())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autofedavg import seeds
-from autofedavg.seeds import Purpose, Secret, Seeds, every_seed, global_seed
+from autofedavg.seeds import Purpose, Secret, Seeds, every_seed, every_state_kept, global_seed
 
 ADDRESSES = st.tuples(
     st.text(max_size=8), st.sampled_from(Purpose), st.integers(0, 10**6), st.integers(0, 10**6)
@@ -202,6 +202,36 @@ def test_a_block_within_a_block_leaves_the_outer_one_as_it_was():
         with every_seed(4):
             drawn()
         assert first + drawn() == whole
+
+
+@pytest.mark.parametrize("lends", [True, False])
+def test_many_blocks_share_what_is_kept_for_them(lends, monkeypatch):
+    """The states come back at the end; each block still begins with its own seed."""
+    monkeypatch.setattr(seeds, "_LENDS", lends)
+    np.random.randn()
+    before = global_states()
+    with every_state_kept():
+        for number in (5, 6):
+            with every_seed(number):
+                first = drawn()
+                with every_seed(4):
+                    assert drawn() == drawn_from(4)
+                rest = drawn()
+            with every_seed(number):
+                assert drawn() + drawn() == first + rest
+            with every_state_kept():
+                random.random()
+    assert global_states() == before
+    with every_seed(1):
+        drawn()
+    assert global_states() == before
+
+
+def test_what_is_kept_comes_back_after_an_error_too():
+    before = global_states()
+    with pytest.raises(ZeroDivisionError), every_state_kept(), every_seed(1):
+        [number / 0 for number in drawn()]
+    assert global_states() == before
 
 
 def test_every_generator_comes_back_after_an_error_too():
