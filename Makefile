@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NOW    := $(shell date +%Y%m%d-%H%M%S)
-CORE   := src/autofedavg/algorithm.py,src/autofedavg/answers.py,src/autofedavg/averaging.py,src/autofedavg/beta_optimiser.py,src/autofedavg/calls.py,src/autofedavg/client.py,src/autofedavg/constraints.py,src/autofedavg/errors.py,src/autofedavg/evaluation.py,src/autofedavg/exchange.py,src/autofedavg/federation.py,src/autofedavg/layouts.py,src/autofedavg/mixture.py,src/autofedavg/notes.py,src/autofedavg/plan.py,src/autofedavg/problem.py,src/autofedavg/seed_sequence.py,src/autofedavg/seeds.py,src/autofedavg/sending.py,src/autofedavg/sharing.py,src/autofedavg/shelves.py,src/autofedavg/steps.py,src/autofedavg/traffic.py,src/autofedavg/vocabulary.py,src/autofedavg/workbench.py
+CORE   := src/autofedavg/algorithm.py,src/autofedavg/core/*,src/autofedavg/federation/*
 # Three files of tests at once on two cores: many wait for a process.
 BESIDE := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1

@@ -11,7 +11,7 @@ os.environ["AUTOFEDAVG_STATE"] = str(Path(__file__).parent / ".pytest_cache" / "
 
 # Doctests are looked for in every module, and these need Triton, which comes with CUDA.
 if find_spec("triton") is None:
-    stacked = "src/autofedavg/stacked"
+    stacked = "src/autofedavg/engines/simulator/stacked"
     files = ("kernels/*", "program.py", "stack.py", "weighing.py")
     collect_ignore_glob = [f"{stacked}/{name}" for name in files]
 

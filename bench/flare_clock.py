@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from autofedavg.engines.flare.controller import AutoFedAvgController
-from autofedavg.engines.flare.fleet import FlareFleet
+from autofedavg.engines.flare.transport import FlareFleet
 
 PATH = f"{__name__}.ClockedController"
 TIMES = "times.jsonl"

@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from autofedavg.algorithm import learn_agg_weight
-from autofedavg.averaging import Model
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Dirichlet
-from autofedavg.engines.simulator import Simulator
-from autofedavg.federation import Federation
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.plan import Plan
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
+from autofedavg.core.bank import Model
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.plan import Plan
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.federation.port import Federation
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
-from autofedavg.workbench import Training
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench.table import Row, Section
 from bench.timing import Sample, interleave
 

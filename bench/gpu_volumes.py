@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from autofedavg.core.trainer import Training, Workbench
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import loss, network
-from autofedavg.workbench import Training, Workbench
 from bench.table import Row, Section
 from bench.timing import Run, Sample, interleave
 

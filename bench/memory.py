@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from autofedavg.algorithm import Round, auto_fedavg
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Dirichlet
-from autofedavg.engines.simulator import Simulator
-from autofedavg.federation import Federation
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.plan import Plan
-from autofedavg.problem import LocalData, Problem
-from autofedavg.seeds import Seeds
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.plan import Plan
+from autofedavg.core.problem import LocalData, Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.federation.port import Federation
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench import weights
 from bench.table import Row, Section
 from bench.timing import Sample

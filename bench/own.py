@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, federate
-from autofedavg.loaders import Loader
+from autofedavg.tasks.loaders import Loader
 from bench import peer
 from bench.rounds import BATCH, ENDLESS, FLOOR, FLOOR_TWICE, ONE, TWO, in_processes
 from bench.table import Row, Section

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from autofedavg.engines.simulator import Hands, choose_hands, is_heavy
-from autofedavg.problem import CaseScore, LocalData, Problem
-from autofedavg.seeds import Seeds
+from autofedavg.core.problem import CaseScore, LocalData, Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.simulator import Hands, choose_hands, is_heavy
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import loss, network
-from autofedavg.workbench import Training
 from bench.rounds import simulated
 from bench.table import Row, Section
 from bench.timing import Sample, Times, interleave

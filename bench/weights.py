@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from autofedavg.averaging import Bank, Layout
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.client import Client
-from autofedavg.constraints import Dirichlet
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.notes import Note
-from autofedavg.plan import Plan
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
-from autofedavg.workbench import Workbench
+from autofedavg.core.bank import Bank, Layout
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.plan import Plan
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Workbench
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Note
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench.table import Row, Section
 from bench.timing import Run, interleave
 from bench.work import BareLoop, TensorSite, cross_entropy, images, sgd

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from autofedavg.problem import CaseScore, LocalData, Problem
-from autofedavg.seeds import Purpose, Seeds
-from autofedavg.workbench import Training
+from autofedavg.core.problem import CaseScore, LocalData, Problem
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.core.trainer import Training
 
 Images = tuple[Tensor, Tensor]
 

@@ -10,8 +10,8 @@ from hypothesis import settings
 # pytest's importlib mode leaves sys.path alone; this is what makes `import toy` work.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from autofedavg.federation import Federation
-from autofedavg.seeds import Seeds
+from autofedavg.core.seeds import Seeds
+from autofedavg.federation.port import Federation
 from browsing import browser, open_page  # noqa: F401 - fixtures for all tests
 from toy import DirectFleet, toy_problem
 

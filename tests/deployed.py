@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from autofedavg.engines.remote.desk import SiteDesk
 from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.site import SiteDesk
 from autofedavg.experiment.config import Study
-from autofedavg.experiment.ledger import Ledger
-from autofedavg.notes import Lost, Note
-from autofedavg.wire import decode, encode
+from autofedavg.experiment.folder import Ledger
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.serialization import decode, encode
 
 VARIANTS = [
     (constraint, weights)

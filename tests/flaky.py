@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from autofedavg.notes import Lost, Note
-from autofedavg.shelves import MemoryShelf
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Lost, Note
 from toy import DirectFleet
 
 

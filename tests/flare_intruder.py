@@ -20,9 +20,9 @@ from nvflare.private.defs import SysCommandTopic
 
 from autofedavg.engines.flare import executor as executors
 from autofedavg.engines.flare.codec import as_letter
-from autofedavg.engines.flare.fleet import TOPIC
 from autofedavg.engines.flare.pushing import VERB
-from autofedavg.notes import Note
+from autofedavg.engines.flare.transport import TOPIC
+from autofedavg.federation.messages import Note
 
 PATH = "flare_intruder.Intruder"
 VICTIM = "II"

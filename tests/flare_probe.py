@@ -10,12 +10,12 @@ import os
 import time
 from pathlib import Path
 
-from autofedavg.averaging import Layout
+from autofedavg.core.bank import Layout
 from autofedavg.engines.flare.controller import AutoFedAvgController
 from autofedavg.engines.flare.export import JOB_FILE, text_in
-from autofedavg.engines.flare.fleet import FlareFleet
+from autofedavg.engines.flare.transport import FlareFleet
 from autofedavg.engines.remote.job import Job
-from autofedavg.notes import Lost, Note, arrays_of
+from autofedavg.federation.messages import Lost, Note, arrays_of
 
 PATH = "flare_probe.ProbeController"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from autofedavg.experiment.ledger import run_path
-from autofedavg.experiment.store import RunFolder
-from autofedavg.scores import ScoreRow
+from autofedavg.core.scores import ScoreRow
+from autofedavg.experiment.folder import run_path
+from autofedavg.experiment.folder_writer import RunFolder
 
 METHODS = {
     "local-only": {"name": "local-only"},

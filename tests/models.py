@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from autofedavg.averaging import Layout
+from autofedavg.core.bank import Layout
 from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import save_model
-from autofedavg.experiment.store import RunFolder
 from autofedavg.tasks.imaging.prediction import predict
 from toy import seeded
 from volumes import oblique, prepared, write_case

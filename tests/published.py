@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scipy import stats
 
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.experiment.folder import Ledger
 
 ROOT = Path(__file__).parents[1]
 

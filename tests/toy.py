@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.client import Client
-from autofedavg.constraints import Constraint
-from autofedavg.exchange import Exchange
-from autofedavg.federation import Federation
-from autofedavg.notes import Lost, Note
-from autofedavg.problem import CaseScore, Problem
-from autofedavg.seeds import Purpose, Seeds, global_seed
-from autofedavg.shelves import MemoryShelf
-from autofedavg.workbench import Training, Workbench
+from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.constraints import Constraint
+from autofedavg.core.problem import CaseScore, Problem
+from autofedavg.core.seeds import Purpose, Seeds, global_seed
+from autofedavg.core.trainer import Training, Workbench
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 
 CPU = torch.device("cpu")
 METRIC = "score"

@@ -6,7 +6,7 @@ from autofedavg.cli import main
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
-        from autofedavg.demonstration import demonstrate
+        from autofedavg.cli.demo import demonstrate
 
         demonstrate()
     else:

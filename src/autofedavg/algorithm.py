@@ -20,19 +20,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
-from autofedavg.averaging import Bank, Model
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import constraint
-from autofedavg.federation import Federation
-from autofedavg.mixture import Mixture
-from autofedavg.notes import Facts
-from autofedavg.plan import Plan
-from autofedavg.seeds import Purpose
-from autofedavg.workbench import Batch, Workbench
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import constraint
+from autofedavg.core.mixture import Mixture
+from autofedavg.core.plan import Plan
+from autofedavg.core.seeds import Purpose
+from autofedavg.core.site import Facts
+from autofedavg.core.trainer import Batch, Workbench
+
+if TYPE_CHECKING:
+    from autofedavg.federation.port import Federation
 
 
 @dataclass(frozen=True)

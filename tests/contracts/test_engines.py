@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Model
+from autofedavg.core.bank import Model
+from autofedavg.core.errors import AutoFedAvgError
+from autofedavg.core.seeds import Seeds
 from autofedavg.engines import ENGINES, REMOTE
-from autofedavg.errors import AutoFedAvgError
-from autofedavg.federation import Federation
+from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
-from autofedavg.seeds import Seeds
 from toy import METRIC, TRAINING, DirectFleet, mlp, norm_net, toy_problem
 
 

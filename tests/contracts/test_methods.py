@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Model
-from autofedavg.engines.simulator import Simulator
-from autofedavg.federation import Federation
-from autofedavg.loaders import METRIC, LoaderData, LoaderSite
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.settings import origins
+from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
-from autofedavg.settings import origins
-from autofedavg.workbench import Training
+from autofedavg.tasks.loaders import METRIC, LoaderData, LoaderSite
 from method_changes import CHANGES
 
 T = 4

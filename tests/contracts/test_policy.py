@@ -6,18 +6,18 @@ from typing import Literal
 
 import pytest
 
+from autofedavg.core.seeds import Seeds
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import PORT, Policy, Refused
-from autofedavg.exchange import Exchange
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.run import run
-from autofedavg.experiment.store import RunFolder
-from autofedavg.federation import Federation
+from autofedavg.federation.messages import Note
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.notes import Note
-from autofedavg.seeds import Seeds
-from autofedavg.task import Task
+from autofedavg.tasks.base import Task
 from method_changes import CHANGES
 from toy import METRIC, TRAINING, DirectFleet, mlp, toy_problem
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from autofedavg.averaging import Layout
-from autofedavg.errors import ConfigError, DataError
-from autofedavg.seeds import Seeds
-from autofedavg.settings import origins
+from autofedavg.core.bank import Layout
+from autofedavg.core.errors import ConfigError, DataError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.settings import origins
+from autofedavg.core.trainer import Training
 from autofedavg.tasks import TASKS
 from autofedavg.tasks.imaging.task import GridTask
-from autofedavg.workbench import Training
 from lookalikes import cifar10_binary
 from lookalikes_ct import write_covid, write_pancreas
 

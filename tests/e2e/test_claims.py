@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.evaluation import loss_ends
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.core.evaluation import loss_ends
+from autofedavg.experiment.folder import Ledger
 from autofedavg.report.costs import traffic_table
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import mean_over_layers

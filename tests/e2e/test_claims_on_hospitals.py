@@ -5,8 +5,8 @@ from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
-from autofedavg.evaluation import SIGNIFICANT, case_means, compare
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.core.evaluation import SIGNIFICANT, case_means, compare
+from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import differences_table
 from published import gains_of, half_interval, words
 

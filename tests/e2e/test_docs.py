@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.exchange import Exchange
+from autofedavg.core.settings import origins
+from autofedavg.core.trainer import Training
 from autofedavg.experiment.rows import Rounds
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
-from autofedavg.settings import origins
 from autofedavg.tasks import TASKS
-from autofedavg.workbench import Training
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]

@@ -34,7 +34,7 @@ def test_the_readme_shows_python() -> None:
 
 
 def test_the_demonstration_weighs_the_spoiled_site_least(capsys) -> None:
-    from autofedavg.demonstration import demonstrate
+    from autofedavg.cli.demo import demonstrate
 
     results = demonstrate()
     shown = capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg import read_study, run_study
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
 from autofedavg.experiment.archive import archive
 from autofedavg.methods import METHODS
 from autofedavg.report.build import report_tables

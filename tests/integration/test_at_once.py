@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from autofedavg import Machine, resume, run_study
-from autofedavg.abreast import _mark_interrupted, _Processes
-from autofedavg.errors import ConfigError
+from autofedavg.core.errors import ConfigError
 from autofedavg.experiment.config import read_study
-from autofedavg.experiment.store import RunFolder
-from autofedavg.observers import Observer
-from autofedavg.tasks.synthetic import Synthetic
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.studies.observer import Observer
+from autofedavg.studies.parallel import _mark_interrupted, _Processes
+from autofedavg.tasks.synthetic.task import Synthetic
 
 ROWS = ("local-only", "fedavg", "n-dirichlet")
 SHORT = ["--set", "rounds=2"]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from autofedavg import cli, read_study, resume, run_study
-from autofedavg.errors import AutoFedAvgError, RunError
-from autofedavg.experiment.store import RunFolder
+from autofedavg.core.errors import AutoFedAvgError, RunError
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
-from autofedavg.tasks.synthetic import Synthetic
+from autofedavg.tasks.synthetic.task import Synthetic
 
 
 def test_a_label_spoiled_in_the_cache_is_told_through_the_command(tiny, tmp_path, capsys) -> None:

@@ -11,14 +11,14 @@ import torch
 from pydantic import ValidationError
 
 from autofedavg import cli
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training, Workbench
 from autofedavg.experiment.config import read_study
-from autofedavg.experiment.store import RunFolder
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.read import read_results
-from autofedavg.seeds import Seeds
 from autofedavg.tasks.cifar import files as cifar10_files
-from autofedavg.tasks.cifar10 import Cifar10
-from autofedavg.workbench import Training, Workbench
+from autofedavg.tasks.cifar.task import Cifar10
 from fedma_partition import FEDMA_16
 from folders import model_file
 from lookalikes import cifar10_binary, cifar10_python

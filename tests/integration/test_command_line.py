@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autofedavg import cli
-from autofedavg.evaluation import summarise
-from autofedavg.experiment.store import RunFolder
+from autofedavg.core.evaluation import summarise
+from autofedavg.experiment.folder_writer import RunFolder
 from folders import model_file
 
 
@@ -177,7 +177,7 @@ def test_resume_of_a_study_runs_what_is_missing(study_folder, tmp_path, say) -> 
 
 def test_resume_with_other_threads_is_refused(study_folder, tmp_path) -> None:
     from autofedavg import Machine, resume
-    from autofedavg.errors import ConfigError
+    from autofedavg.core.errors import ConfigError
 
     folder = study_folder / "fedavg" / "seed-0"
     state = (folder / "status.json").read_bytes()

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import AutoFedAvg, LoaderSite, LocalOnly, Machine, Training, federate, resume
-from autofedavg.errors import ConfigError, RunError
-from autofedavg.experiment import store
-from autofedavg.experiment.desk import Best
+from autofedavg.core.errors import ConfigError, RunError
+from autofedavg.experiment import folder_writer as store
+from autofedavg.experiment.selection import Best
 from autofedavg.methods.ensemble import EnsembleMethod
-from autofedavg.methods.fedma import FedMA
+from autofedavg.methods.fedma.method import FedMA
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
 

@@ -7,15 +7,15 @@ import re
 import pytest
 
 from autofedavg import read_study, run_study
-from autofedavg.averaging import Layout
-from autofedavg.engines.remote.desk import SiteDesk
-from autofedavg.engines.remote.hosting import host
+from autofedavg.core.bank import Layout
+from autofedavg.core.errors import ConfigError, DataError, FederationError
+from autofedavg.engines.remote.server import host
+from autofedavg.engines.remote.site import SiteDesk
 from autofedavg.engines.remote.sitefile import read_site_file
-from autofedavg.errors import ConfigError, DataError, FederationError
-from autofedavg.experiment.ledger import Ledger
-from autofedavg.experiment.store import RunFolder
-from autofedavg.notes import Note, arrays_of
-from autofedavg.wire import decode
+from autofedavg.experiment.folder import Ledger
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.federation.messages import Note, arrays_of
+from autofedavg.federation.serialization import decode
 from deployed import DeskFleet, job_of
 from hospitals import CANARY, SITES, build_hospitals
 

@@ -11,7 +11,7 @@ import pytest
 from tests_tiny import TINY
 
 from autofedavg import read_study, run_study
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.experiment.folder import Ledger
 from deployed import assert_same_run, environment_of
 
 PACKAGES = {"flare": "nvflare", "flower": "flwr"}

@@ -10,19 +10,19 @@ import pytest
 from PIL import Image
 
 from autofedavg import cli, read_study
-from autofedavg.errors import DataError, RunError
-from autofedavg.experiment.store import RunFolder
+from autofedavg.core.errors import DataError, RunError
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.inference.load import load_trained
 from autofedavg.report import examples as report
 from autofedavg.report.examples import example_cases
 from autofedavg.report.picks import GAIN, LOSS, MEDIAN, ONLY
 from autofedavg.report.read import read_results
-from autofedavg.tasks.covid import Covid
+from autofedavg.tasks.archives.covid import Covid
+from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.imaging.drawing import COLOURS, view
 from autofedavg.tasks.imaging.panels import FOUND, LABEL, panels, shades
 from autofedavg.tasks.imaging.preparation import load
-from autofedavg.tasks.places import data_home
-from autofedavg.tasks.synthetic import Synthetic
-from autofedavg.trained.load import load_trained
+from autofedavg.tasks.synthetic.task import Synthetic
 from folders import model_file
 from lookalikes import cifar10_binary
 from lookalikes_ct import write_covid

@@ -8,15 +8,15 @@ from tests_tiny import TINY
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, federate, read_study, resume, run_study
-from autofedavg.engines.remote.hosting import host
-from autofedavg.errors import ConfigError, RunError
-from autofedavg.exchange import Exchange
+from autofedavg.core.errors import ConfigError, RunError
+from autofedavg.core.trainer import Training
+from autofedavg.engines.remote.server import host
 from autofedavg.experiment.config import parse_run
-from autofedavg.experiment.ledger import read_toml
-from autofedavg.experiment.store import RunFolder
+from autofedavg.experiment.folder import read_toml
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.settings import Exchange
 from autofedavg.report.read import read_results
-from autofedavg.shelves import MemoryShelf
-from autofedavg.workbench import Training
 from deployed import DeskFleet, job_of
 from folders import model_file
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.engines.flare.authorization import FILES, OTHERS
 from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR, JOB_FILE
-from autofedavg.engines.flare.rights import FILES, OTHERS
 from autofedavg.engines.remote.job import Job
 from hospitals import CANARY, build_hospitals
 
@@ -148,7 +148,7 @@ def test_allow_puts_our_class_on_a_kits_list_and_keeps_logs_at_the_site(kit, wan
     assert ("closed: to messages of other sites\n" in out) == (wanted == EXECUTOR)
     for door in doors:
         (part,) = json.loads(door.read_text())["components"]
-        assert part["path"] == "autofedavg.engines.flare.door.SiteDoor"
+        assert part["path"] == "autofedavg.engines.flare.access.SiteDoor"
 
 
 @pytest.mark.parametrize("kit", [kit for kit, _ in KITS])

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from autofedavg import __version__
-from autofedavg.averaging import Bank, Layout
+from autofedavg.core.bank import Bank, Layout
+from autofedavg.core.forms import Form, reshaped
 from autofedavg.experiment.models import save_model
-from autofedavg.forms import Form, reshaped
+from autofedavg.inference import export, formats
+from autofedavg.inference.load import load_trained
 from autofedavg.tasks.cifar.site import MEAN, STD
-from autofedavg.tasks.cifar10 import Cifar10
+from autofedavg.tasks.cifar.task import Cifar10
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.trained import export, formats
-from autofedavg.trained.load import load_trained
 from folders import model_file
 from models import datalist, run_folder, save
 from toy import seeded
@@ -319,7 +319,7 @@ def without(package: str):
 def test_a_task_that_does_not_say_how_inputs_are_made_is_named(
     say, tiny_home, tmp_path, monkeypatch
 ):
-    from autofedavg.tasks.synthetic import Synthetic
+    from autofedavg.tasks.synthetic.task import Synthetic
 
     monkeypatch.delattr(Synthetic, "preprocessing")
     code, _, talk = say("export-model", tiny_home / "fedavg", "--out", tmp_path)

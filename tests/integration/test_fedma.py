@@ -13,19 +13,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, Training, federate, read_study, run_study
 from autofedavg.algorithm import Round
-from autofedavg.engines.simulator import Simulator
-from autofedavg.ensemble import Ensemble
-from autofedavg.errors import ConfigError
+from autofedavg.core.ensemble import Ensemble
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.problem import CaseScore, Problem
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.experiment.forecast import forecast
-from autofedavg.federation import Federation
-from autofedavg.method import Method, size_weights
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method, size_weights
 from autofedavg.methods.ensemble import EnsembleMethod
-from autofedavg.methods.fedma import FedMA
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.problem import CaseScore, Problem
+from autofedavg.methods.fedma.method import FedMA
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
-from autofedavg.seeds import Purpose, Seeds
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from folders import model_file
 
 CLASSES = 4

@@ -5,17 +5,17 @@ import json
 
 import pytest
 
-from autofedavg.errors import FederationError
-from autofedavg.exchange import Exchange
-from autofedavg.experiment.desk import Best
+from autofedavg.core.errors import FederationError
+from autofedavg.core.seeds import Seeds
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import run
-from autofedavg.experiment.store import RunFolder
-from autofedavg.federation import Federation
+from autofedavg.experiment.selection import Best
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.report.build import report_tables
 from autofedavg.report.read import read_results
-from autofedavg.seeds import Seeds
 from flaky import Fault, FlakyFleet
 from toy import METRIC, norm_net, toy_problem
 

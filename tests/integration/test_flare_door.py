@@ -17,7 +17,7 @@ import flare_intruder
 from autofedavg import read_study
 from autofedavg.engines.flare import Loopback, loopback
 from autofedavg.engines.flare.export import EXECUTOR, export
-from autofedavg.engines.flare.kits import ADMIN, furnish
+from autofedavg.engines.flare.provisioning import ADMIN, furnish
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")

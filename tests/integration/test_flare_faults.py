@@ -26,7 +26,7 @@ import flare_probe
 from autofedavg import read_study
 from autofedavg.engines.flare import Loopback
 from autofedavg.engines.flare.export import CONTROLLER, export
-from autofedavg.engines.flare.kits import provision
+from autofedavg.engines.flare.provisioning import provision
 from deployed import job_of
 
 pytestmark = pytest.mark.slow  # real processes, a minute and more

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 
-from autofedavg.engines.remote.guard import free_port
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.engines.remote.processes import free_port
+from autofedavg.experiment.folder import Ledger
 from folders import model_file
 from hospitals import CANARY, SITES, build_hospitals
 from pages import Page

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from autofedavg import read_study, run_study
+from autofedavg.core.errors import ConfigError
 from autofedavg.engines.flower import Loopback
 from autofedavg.engines.flower.export import export
-from autofedavg.errors import ConfigError
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.experiment.folder import Ledger
 from deployed import assert_same_run, job_of
 
 pytest.importorskip("flwr", reason="needs autofedavg[flower]")

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from autofedavg.engines.flower.certificates import CA, make_certificates
-from autofedavg.engines.remote.guard import free_port
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.engines.remote.processes import free_port
+from autofedavg.experiment.folder import Ledger
 from hospitals import CANARY, SITES, build_hospitals
 from pages import Page
 

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from autofedavg import read_study
+from autofedavg.core.errors import RunError
 from autofedavg.engines.flower import resident
 from autofedavg.engines.flower.codec import pack, unpack
 from autofedavg.engines.flower.parcel import Parcel
-from autofedavg.errors import RunError
-from autofedavg.notes import Note
+from autofedavg.federation.messages import Note
 from deployed import job_of
 
 

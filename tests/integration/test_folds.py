@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from autofedavg import cli, read_study
-from autofedavg.errors import ConfigError, RunError
-from autofedavg.experiment.store import RunFolder
+from autofedavg.core.errors import ConfigError, RunError
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.classes import classes_table
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table, weights_table

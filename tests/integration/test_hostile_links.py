@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from autofedavg import cli
-from autofedavg.errors import RunError
-from autofedavg.experiment import files, store
-from autofedavg.experiment.names import Shelf, local_name
-from autofedavg.experiment.store import RunFolder, write_atomically
+from autofedavg.core.errors import RunError
+from autofedavg.experiment import files
+from autofedavg.experiment import folder_writer as store
+from autofedavg.experiment.checkpoint_names import Shelf, local_name
+from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from folders import write_study
 
 

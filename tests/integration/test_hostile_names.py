@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from autofedavg import cli
-from autofedavg.errors import DataError
-from autofedavg.experiment.store import RunFolder
+from autofedavg.core.errors import DataError
+from autofedavg.core.scores import ScoreRow
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.build import build_report
-from autofedavg.scores import ScoreRow
-from autofedavg.tasks.places import cache_home
+from autofedavg.tasks.imaging.cache import cache_home
 from folders import METHODS, write_study
 
 FORMULAS = ("=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.inspection.look import inspect
 from autofedavg.tasks.lists.starting import starting_study
-from autofedavg.tasks.places import data_home
+from autofedavg.tasks.lists.task import Datalist
 from volumes import save_nifti
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg import cli, read_study
-from autofedavg.experiment.store import RunFolder
+from autofedavg.experiment.folder_writer import RunFolder
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "configs" / "study-lgg.toml"

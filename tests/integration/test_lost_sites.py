@@ -18,7 +18,7 @@ from test_engines import PACKAGES, nothing_left
 from tests_tiny import TINY
 
 from autofedavg import read_study, run_study
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.experiment.folder import Ledger
 from deployed import assert_same_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

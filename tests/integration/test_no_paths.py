@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from autofedavg import cli
-from autofedavg.errors import RunError
-from autofedavg.experiment.places import PATHS, blanked_config, tells_place, without_paths
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.machine_paths import PATHS, blanked_config, tells_place, without_paths
 from autofedavg.tasks import TASKS
 from hospitals import build_hospitals
 

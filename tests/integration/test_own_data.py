@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from autofedavg import cli, read_study, run_study
-from autofedavg.observers import Observer
+from autofedavg.studies.observer import Observer
 from autofedavg.tasks.lists import fingerprint
 from volumes import oblique, save_dicom, save_itk, save_nifti
 

@@ -9,13 +9,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Training, federate
-from autofedavg.experiment.desk import local_tests, where_tested
-from autofedavg.experiment.ledger import Ledger
-from autofedavg.federation import Federation
-from autofedavg.machines import Machine
+from autofedavg.experiment.folder import Ledger
+from autofedavg.experiment.selection import local_tests, where_tested
+from autofedavg.federation.port import Federation
 from autofedavg.report.notes import notes_of
 from autofedavg.report.read import read_results
 from autofedavg.report.values import shared_settings
+from autofedavg.studies.machine import Machine
 
 
 def site(number: int) -> LoaderSite:

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 from autofedavg import LoaderSite, Training, federate
-from autofedavg.experiment.store import RunFolder
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.inference import predictions
 from autofedavg.tasks.imaging import segmenter
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
-from autofedavg.trained import predictions
 from folders import model_file
 from trained_models import SPACING, picture, scene
 from volumes import oblique, save_dicom, save_itk, save_nifti
@@ -81,7 +81,7 @@ import os, sys
 from pathlib import Path
 from autofedavg import predict
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
-from autofedavg.trained import predictions
+from autofedavg.inference import predictions
 predictions.EVERY = {every}
 segment, seen = ImageSegmenter.segment, []
 def killed(self, network, image):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.experiment.store import RunFolder
-from autofedavg.tasks.covid import CHALLENGE, Covid
-from autofedavg.tasks.pancreas import Pancreas
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.tasks.archives.covid import CHALLENGE, Covid
+from autofedavg.tasks.archives.pancreas import Pancreas
 from lookalikes_ct import ball, save_nifti, scaled, write_covid, write_pancreas, write_series
 
 CONFIGS = Path(__file__).parents[2] / "configs"

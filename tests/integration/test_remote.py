@@ -9,11 +9,11 @@ import torch
 
 import autofedavg
 from autofedavg import read_study
-from autofedavg.engines.remote.hosting import host
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, FederationError
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import AutoFedAvgError, ConfigError, FederationError
-from autofedavg.experiment.ledger import Ledger
-from autofedavg.notes import Lost, Note
+from autofedavg.engines.remote.server import host
+from autofedavg.experiment.folder import Ledger
+from autofedavg.federation.messages import Lost, Note
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg.averaging import Model
-from autofedavg.replays import Replays
-from autofedavg.seeds import global_seed
-from autofedavg.workbench import Training, Workbench
+from autofedavg.core.bank import Model
+from autofedavg.core.cuda_graphs import Replays
+from autofedavg.core.seeds import global_seed
+from autofedavg.core.trainer import Training, Workbench
 
 pytestmark = [
     pytest.mark.gpu,

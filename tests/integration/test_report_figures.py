@@ -8,7 +8,7 @@ import statistics
 import pytest
 import vl_convert
 
-from autofedavg.evaluation import case_means, compare, summarise
+from autofedavg.core.evaluation import case_means, compare, summarise
 from autofedavg.report.draw import VERSION
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import thinned

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.formats import to_text
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import scores_table, sites_table, weights_table
 from autofedavg.report.tested import rounds_table
 from autofedavg.report.tested import tested_table as over_rounds
 from autofedavg.report.values import MANY
-from autofedavg.scores import ScoreRow, Scores
 
 SITES = {f"site-{k}": 10 + k for k in range(MANY + 1)}
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.evaluation import case_means, compare
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.core.evaluation import case_means, compare
+from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import corrected, differences_table
 from autofedavg.report.figures import all_figures
 from autofedavg.report.read import read_results

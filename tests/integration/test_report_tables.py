@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import scores_table, weights_table
-from autofedavg.scores import ScoreRow, Scores
 
 EVIL = "S & <b>_1|*"
 CASES = 8

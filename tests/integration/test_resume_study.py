@@ -9,7 +9,7 @@ from tests_tiny import TINY
 
 from autofedavg import Machine, resume, run_study
 from autofedavg.experiment.config import read_study
-from autofedavg.observers import Observer
+from autofedavg.studies.observer import Observer
 
 
 class Stopped(Exception):

@@ -12,15 +12,15 @@ import torch
 from tests_tiny import TINY
 
 from autofedavg import Machine, read_study, resume, run_study
-from autofedavg.constraints import Dirichlet
-from autofedavg.engines.remote import hosting
-from autofedavg.engines.remote.hosting import host
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.errors import RunError
+from autofedavg.core.seeds import Purpose, Secret, Seeds
+from autofedavg.engines.remote import server as hosting
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import RunError
+from autofedavg.engines.remote.server import host
 from autofedavg.experiment.archive import archive
-from autofedavg.experiment.ledger import Ledger
+from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.secret import kept_secret, secret_of
-from autofedavg.seeds import Purpose, Secret, Seeds
 from deployed import DeskFleet, assert_same_run, job_of
 
 TEXT = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"', "").replace("3\n", "2\n", 1)

@@ -21,8 +21,8 @@ from autofedavg import (
     read_study,
     run_study,
 )
-from autofedavg.errors import ConfigError, DataError
-from autofedavg.experiment.store import RunFolder
+from autofedavg.core.errors import ConfigError, DataError
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.methods.ensemble import EnsembleMethod
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from autofedavg.live.serving import Door, serve
+from autofedavg.monitor.serve.serving import Door, serve
 
 pytestmark = pytest.mark.browser
 FEW = 15_000  # milliseconds

@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.constraints import constraint
-from autofedavg.engines import stacked
-from autofedavg.engines.simulator import Simulator
-from autofedavg.engines.stacked import StackedCrew
-from autofedavg.engines.workers import Crew
-from autofedavg.federation import Federation
-from autofedavg.forms import Form, reshaped
-from autofedavg.layouts import no_counters
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
+from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.constraints import constraint
+from autofedavg.core.forms import Form, reshaped
+from autofedavg.core.layout import no_counters
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator import stacking as stacked
+from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.engines.simulator.stacking import StackedCrew
+from autofedavg.engines.simulator.workers import Crew
+from autofedavg.federation.port import Federation
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
-from autofedavg.workbench import Training
+from autofedavg.tasks.cifar.vgg9 import vgg9
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.errors import ConfigError
+from autofedavg.core.errors import ConfigError
 from autofedavg.experiment.config import parse_run, parse_study, read_study
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))

@@ -8,14 +8,14 @@ import nibabel
 import numpy as np
 import pytest
 
-from autofedavg.errors import DataError
-from autofedavg.seeds import Seeds
+from autofedavg.core.errors import DataError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
+from autofedavg.tasks.imaging.cache import cache_home
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import SegmentationSite
-from autofedavg.tasks.phantoms import HOSPITALS, scan
-from autofedavg.tasks.places import cache_home
-from autofedavg.tasks.synthetic import Synthetic
-from autofedavg.workbench import Training
+from autofedavg.tasks.synthetic.phantoms import HOSPITALS, scan
+from autofedavg.tasks.synthetic.task import Synthetic
 from volumes import prepared, write_case
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.errors import RunError
-from autofedavg.evaluation import summarise
-from autofedavg.experiment.desk import Seen
-from autofedavg.experiment.ledger import Ledger
-from autofedavg.tracking.copying import Tracker
-from autofedavg.tracking.points import round_points, site_names
+from autofedavg.core.errors import RunError
+from autofedavg.core.evaluation import summarise
+from autofedavg.experiment.folder import Ledger
+from autofedavg.experiment.selection import Seen
+from autofedavg.monitor.trackers.copying import Tracker
+from autofedavg.monitor.trackers.points import round_points, site_names
 
 ROW = ["--only", "n-dirichlet"]
 
@@ -365,7 +365,9 @@ def test_a_tracker_that_fails_is_a_warning_and_the_run_goes_on(
         "--track", "tensorboard", "--track", "mlflow",
     )  # fmt: skip
     assert code == 0
-    warnings = [r.getMessage() for r in caplog.records if r.name.startswith("autofedavg.tracking")]
+    warnings = [
+        r.getMessage() for r in caplog.records if r.name.startswith("autofedavg.monitor.trackers")
+    ]
     assert len(warnings) == 2  # one of each, for two runs of three rounds
     assert all("tracking stopped" in line and "the run goes on" in line for line in warnings)
     assert warnings[0].startswith("tensorboard: ")
@@ -386,7 +388,7 @@ def test_a_tracker_that_fails_is_a_warning_and_the_run_goes_on(
 def test_a_tracker_that_fails_in_the_middle_is_a_warning_too(
     tiny, tmp_path, say, monkeypatch, caplog
 ) -> None:
-    from autofedavg.tracking.tensorboard import TensorBoardLog
+    from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
 
     write = TensorBoardLog.write
 
@@ -487,7 +489,7 @@ def test_unknown_trackers_are_refused_before_any_work(
 def test_a_missing_package_is_told_with_its_extra(
     tiny, tmp_path, say, monkeypatch, tracker
 ) -> None:
-    from autofedavg.tracking import trackers
+    from autofedavg.monitor.trackers import trackers
 
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     code, _, err = say("run", tiny, "--out", tmp_path / "runs", "--track", tracker)
@@ -500,9 +502,9 @@ ODD = ["a/b", "a:b", "..", "[x]", "mean", "", " ", "ä b", "x" * 300, "all", "\x
 
 
 def test_odd_names_of_sites_reach_both_trackers(tmp_path) -> None:
-    from autofedavg.tracking.copying import source_of
-    from autofedavg.tracking.mlflow import MlflowLog
-    from autofedavg.tracking.tensorboard import TensorBoardLog
+    from autofedavg.monitor.trackers.copying import source_of
+    from autofedavg.monitor.trackers.mlflow import MlflowLog
+    from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
 
     folder = tmp_path / "run"
     folder.mkdir()

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from autofedavg.errors import RunError
-from autofedavg.trained.load import load_trained
+from autofedavg.core.errors import RunError
+from autofedavg.inference.load import load_trained
 from folders import model_file
 
 

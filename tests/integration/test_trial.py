@@ -11,14 +11,14 @@ import pytest
 
 from autofedavg import Machine, read_study, resume, run_study
 from autofedavg import engines as rooms
-from autofedavg.engines.remote.hosting import host
-from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
-from autofedavg.experiment.ledger import Ledger, read_json
-from autofedavg.machines import clients
-from autofedavg.notes import Lost
-from autofedavg.observers import Observer
-from autofedavg.registry import Registry
-from autofedavg.seeds import Seeds
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.core.registry import Registry
+from autofedavg.core.seeds import Seeds
+from autofedavg.engines.remote.server import host
+from autofedavg.experiment.folder import Ledger, read_json
+from autofedavg.federation.messages import Lost
+from autofedavg.studies.machine import clients
+from autofedavg.studies.observer import Observer
 from deployed import DeskFleet, assert_same_run
 from toy import TRAINING, toy_problem
 
@@ -59,8 +59,11 @@ class Desks:
 def engine(monkeypatch):
     Desks.opened = []
     monkeypatch.setattr(Desks, "trouble", staticmethod(lambda _number: unspoilt))
-    names = {"simulator": "autofedavg.engines.simulator:Simulator", "flare": f"{__name__}:Desks"}
-    monkeypatch.setattr("autofedavg.studies.ENGINES", Registry("engine", names))
+    names = {
+        "simulator": "autofedavg.engines.simulator.simulator:Simulator",
+        "flare": f"{__name__}:Desks",
+    }
+    monkeypatch.setattr("autofedavg.studies.launch.ENGINES", Registry("engine", names))
     assert __name__ in sys.modules  # the registry imports this engine by its name
     return Desks
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.live import reading
-from autofedavg.live.lock import lock_of
+from autofedavg.monitor.watch import reading
+from autofedavg.monitor.watch.lock import lock_of
 
 
 def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen) -> None:

@@ -11,8 +11,8 @@ from math import exp
 import pytest
 import torch
 
+from autofedavg.core.trainer import Training
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.workbench import Training
 from toy import DirectFleet, PointSite, point_problem, rounds_of
 
 TARGET = {"A": 2.0, "B": -4.0}

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from autofedavg.algorithm import Round
-from autofedavg.federation import Federation
+from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from toy import DirectFleet, toy_problem

@@ -10,11 +10,11 @@ from monai.data.utils import dense_patch_slices
 from monai.inferers.utils import _get_scan_interval
 
 from autofedavg.experiment.config import read_study
-from autofedavg.tasks.covid import Covid
-from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.archives.covid import Covid
+from autofedavg.tasks.archives.pancreas import Pancreas
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import network
-from autofedavg.tasks.pancreas import Pancreas
+from autofedavg.tasks.lists.task import Datalist
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ROWS = [

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from autofedavg.core.trainer import Training
 from autofedavg.methods.fedavg import FedAvg
-from autofedavg.workbench import Training
 from toy import DirectFleet, PointSite, float64, point_problem, rounds_of
 
 SITES = {

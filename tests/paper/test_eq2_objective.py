@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from autofedavg.core.trainer import Training
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.workbench import Training
 from toy import DirectFleet, PointSite, float64, point_problem, rounds_of
 
 HALF_WAY = Training(iterations=1, optimiser="sgd", learning_rate=0.5, momentum=0.0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autofedavg.constraints import Dirichlet, Softmax
+from autofedavg.core.constraints import Dirichlet, Softmax
 from toy import float64, sampled
 
 GAMMAS = [Softmax(), Dirichlet(), Dirichlet(keep_above_one="softplus")]

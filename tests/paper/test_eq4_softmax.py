@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autofedavg.constraints import Softmax
+from autofedavg.core.constraints import Softmax
 from toy import float64, sampled
 
 BETA = [0.3, -1.2, 2.0]

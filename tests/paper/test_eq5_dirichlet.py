@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autofedavg.constraints import Dirichlet
+from autofedavg.core.constraints import Dirichlet
 from toy import by_pytorch, float64, sampled
 
 BETA = [2.0, 3.0, 7.0]

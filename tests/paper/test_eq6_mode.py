@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import Dirichlet as Density
 
-from autofedavg.constraints import Dirichlet
-from autofedavg.errors import ConfigError
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.errors import ConfigError
 from toy import float64
 
 KINDS = ["floor", "softplus"]

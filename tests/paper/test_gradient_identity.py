@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import functional_call
 
 from autofedavg.algorithm import update_beta
-from autofedavg.constraints import Dirichlet, Softmax
-from autofedavg.workbench import Training, Workbench
+from autofedavg.core.constraints import Dirichlet, Softmax
+from autofedavg.core.trainer import Training, Workbench
 from toy import CPU, bank_of, by_pytorch, float64, mlp, norm_net
 
 K = 3

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from autofedavg.algorithm import update_beta
-from autofedavg.constraints import Softmax
+from autofedavg.core.constraints import Softmax
+from autofedavg.core.trainer import Training, Workbench
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.workbench import Training, Workbench
 from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, norm_net, rounds_of
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round
-from autofedavg.federation import Federation
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.seeds import Purpose, Seeds
 from toy import DirectFleet, float64, mlp, norm_net, rounds_of, toy_problem
 
 T = 3

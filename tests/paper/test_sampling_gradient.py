@@ -6,8 +6,8 @@ For a linear loss <g, alpha>, E[alpha] = m = beta / beta_0, so d/dbeta_j = (g_j 
 import pytest
 import torch
 
-from autofedavg.constraints import Dirichlet
-from autofedavg.mixture import Samples
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.mixture import Samples
 from toy import by_pytorch, float64
 
 DRAWS = 40_000

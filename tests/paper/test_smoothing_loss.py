@@ -5,9 +5,9 @@ import torch
 from pydantic import ValidationError
 
 from autofedavg.algorithm import update_beta
-from autofedavg.constraints import Dirichlet, Softmax, smoothing
+from autofedavg.core.constraints import Dirichlet, Softmax, smoothing
+from autofedavg.core.trainer import Training, Workbench
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.workbench import Training, Workbench
 from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, rounds_of, toy_problem
 
 

@@ -11,8 +11,8 @@ from autofedavg.tasks.archives.committed import (
     shared_out,
     split_sizes,
 )
-from autofedavg.tasks.covid import Covid
-from autofedavg.tasks.pancreas import Pancreas
+from autofedavg.tasks.archives.covid import Covid
+from autofedavg.tasks.archives.pancreas import Pancreas
 
 TWINS = ["PANCREAS_0002", "PANCREAS_0025", "PANCREAS_0070"]
 PAPER = {"MSD": (95, 93, 93), "TCIA": (28, 27, 27), "BTCV": (10, 10, 10)}

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from autofedavg.algorithm import update_beta_alone
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Dirichlet, Softmax
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet, Softmax
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.core.trainer import Training
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.seeds import Purpose, Seeds
-from autofedavg.workbench import Training
 from toy import (
     DirectFleet,
     PointSite,

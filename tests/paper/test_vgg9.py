@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from autofedavg.averaging import Layout
-from autofedavg.networks.vgg9 import vgg9
+from autofedavg.core.bank import Layout
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from toy import seeded
 
 

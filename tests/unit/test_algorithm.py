@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round, among, auto_fedavg, fed_avg
-from autofedavg.averaging import Bank
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Dirichlet, Softmax
-from autofedavg.errors import FederationError
-from autofedavg.federation import Federation
+from autofedavg.core.bank import Bank
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet, Softmax
+from autofedavg.core.errors import FederationError
+from autofedavg.core.plan import Plan
+from autofedavg.core.problem import Problem
+from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.local_only import LocalOnly
-from autofedavg.plan import Plan
-from autofedavg.problem import Problem
 from toy import (
     METRIC,
     TRAINING,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from autofedavg.answers import BadAnswer, size_of
-from autofedavg.notes import Note
+from autofedavg.federation.messages import Note
+from autofedavg.federation.replies import BadAnswer, size_of
 
 
 @pytest.mark.parametrize(

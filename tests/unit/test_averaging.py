@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
 
-from autofedavg.averaging import Bank, Layers, Layout, Model, joint_digest
-from autofedavg.errors import AutoFedAvgError, ConfigError
+from autofedavg.core.bank import Bank, Layers, Layout, Model, joint_digest
+from autofedavg.core.errors import AutoFedAvgError, ConfigError
 from toy import bank_of, float64, mlp, norm_net, seeded
 
 NO_COUNTERS = torch.empty(0, dtype=torch.int64)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from autofedavg.beta_optimiser import BetaOptimiser
+from autofedavg.core.beta_optimiser import BetaOptimiser
 from toy import float64
 
 

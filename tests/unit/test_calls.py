@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from autofedavg.answers import THETA_BOUND
-from autofedavg.client import Client
-from autofedavg.errors import DataError, FederationError, error_facts
-from autofedavg.exchange import CALLS, Exchange
-from autofedavg.federation import Federation
-from autofedavg.notes import Lost, Note, Site
-from autofedavg.seeds import Seeds
+from autofedavg.core.errors import DataError, FederationError, error_facts
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.site import Site
+from autofedavg.federation.client import Client
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.port import Federation
+from autofedavg.federation.replies import THETA_BOUND
+from autofedavg.federation.settings import CALLS, Exchange
 from flaky import SPOILT, Fault, FlakyFleet
 from toy import BETA, HOW, METRIC, DirectFleet, forge, lose, toy_problem
 

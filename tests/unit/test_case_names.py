@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.errors import ConfigError
-from autofedavg.trained.predict import case_names
+from autofedavg.core.errors import ConfigError
+from autofedavg.inference.predict import case_names
 
 PARTS = st.sampled_from(["a", "b", "A", "a_b", "CT"])
 FILES = st.sampled_from(["CT", "ct.nii.gz", "b_CT.nii", "x.nrrd", "a_b_CT.png", "t.1.nii.gz"])

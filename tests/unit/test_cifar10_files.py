@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.cifar import inert_pickle
 from autofedavg.tasks.cifar.files import OFFICIAL_MD5, find, read
 from lookalikes import (

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from autofedavg.errors import DataError
-from autofedavg.seeds import Seeds
+from autofedavg.core.errors import DataError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import BLOCK, CifarSite, augment, cifar_loss, normalise
-from autofedavg.workbench import Training
 
 
 def slow(image, shift, flip):

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from autofedavg.averaging import Bank
-from autofedavg.errors import AutoFedAvgError, DataError
-from autofedavg.federation import Federation
+from autofedavg.core.bank import Bank
+from autofedavg.core.errors import AutoFedAvgError, DataError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Note, arrays_of, model_of
+from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.notes import Note, arrays_of, model_of
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
 from toy import (
     METRIC,
     TRAINING,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from autofedavg.constraints import Dirichlet, Softmax, constraint
+from autofedavg.core.constraints import Dirichlet, Softmax, constraint
 from toy import sampled
 
 ANY = {"min_value": -500.0, "max_value": 500.0}

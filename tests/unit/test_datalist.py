@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from autofedavg.errors import ConfigError, DataError
+from autofedavg.core.errors import ConfigError, DataError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.settings import origins
 from autofedavg.experiment.config import parse_run, parse_study
 from autofedavg.experiment.rows import to_toml
-from autofedavg.seeds import Seeds
-from autofedavg.settings import origins
-from autofedavg.tasks.datalist import Datalist
+from autofedavg.tasks.lists.task import Datalist
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from autofedavg.errors import ConfigError
-from autofedavg.settings import origins
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.settings import origins
 from autofedavg.tasks.imaging.segmentation import network
 from autofedavg.tasks.lists.defaults import MOST_VOXELS, OpenPipeline
 from autofedavg.tasks.lists.fingerprint import CaseFacts, Fingerprint

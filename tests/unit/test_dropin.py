@@ -11,18 +11,19 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg.algorithm import Round, among, auto_fedavg
-from autofedavg.averaging import Layout
-from autofedavg.client import Client
+from autofedavg.core.bank import Layout
+from autofedavg.core.errors import ConfigError, FederationError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.site import Site
+from autofedavg.core.trainer import Training, Workbench
 from autofedavg.engines.dropin.described import described, fitted, told
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
-from autofedavg.errors import ConfigError, FederationError
-from autofedavg.federation import Federation
-from autofedavg.notes import Lost, Note, Site, arrays_of
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
-from autofedavg.wire import decode, encode
-from autofedavg.workbench import Training, Workbench
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Lost, Note, arrays_of
+from autofedavg.federation.port import Federation
+from autofedavg.federation.serialization import decode, encode
 
 SITES = ("A", "B", "C")
 
@@ -115,7 +116,7 @@ class Core:
         return {s: self._train(s, note) for s, note in notes.items()}
 
     def _train(self, site, note):
-        from autofedavg.notes import model_of
+        from autofedavg.federation.messages import model_of
 
         state = trained(site, note.facts["t"], self.layout.state_dict(model_of(note.arrays)))
         model = self.clients[site].shelf.keep_own(self.layout.model(state))

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg.averaging import Bank, Layout
-from autofedavg.ensemble import Ensemble
-from autofedavg.federation import Federation
+from autofedavg.core.bank import Bank, Layout
+from autofedavg.core.ensemble import Ensemble
+from autofedavg.core.seeds import Purpose, Seeds, global_seed
+from autofedavg.federation.messages import Note
+from autofedavg.federation.port import Federation
 from autofedavg.methods.ensemble import EnsembleMethod
 from autofedavg.methods.local_only import LocalOnly
-from autofedavg.notes import Note
-from autofedavg.seeds import Purpose, Seeds, global_seed
 from toy import METRIC, DirectFleet, bank_of, make_client, norm_net, rounds_of, toy_problem
 
 

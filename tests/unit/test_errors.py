@@ -2,7 +2,7 @@
 
 import pytest
 
-from autofedavg.errors import (
+from autofedavg.core.errors import (
     AutoFedAvgError,
     ConfigError,
     DataError,

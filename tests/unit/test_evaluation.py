@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from autofedavg.evaluation import (
+from autofedavg.core.evaluation import (
     Paired,
     Summary,
     case_means,
@@ -17,7 +17,7 @@ from autofedavg.evaluation import (
     mean_and_spread,
     summarise,
 )
-from autofedavg.scores import ScoreRow, Scores
+from autofedavg.core.scores import ScoreRow, Scores
 
 
 def row(model, site, case, value, split="test", metric="dice"):

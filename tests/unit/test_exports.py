@@ -18,4 +18,4 @@ def test_every_exported_name_resolves(name: str) -> None:
 def test_from_autofedavg_import_problem() -> None:
     from autofedavg import Problem
 
-    assert Problem.__module__ == "autofedavg.problem"
+    assert Problem.__module__ == "autofedavg.core.problem"

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from autofedavg.averaging import Bank, Model
-from autofedavg.errors import FederationError
-from autofedavg.exchange import Exchange
-from autofedavg.federation import Federation
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.errors import FederationError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.notes import Lost, Note
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
 from toy import (
     BETA,
     HOW,

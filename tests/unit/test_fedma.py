@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.errors import ConfigError, FederationError
-from autofedavg.federation import Federation
-from autofedavg.forms import Form
-from autofedavg.methods.chain import Chain
-from autofedavg.methods.fedma import FedMA, class_weights
-from autofedavg.methods.matching import Belief, match
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.notes import Note
+from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.errors import ConfigError, FederationError
+from autofedavg.core.forms import Form
+from autofedavg.federation.messages import Note
+from autofedavg.federation.port import Federation
+from autofedavg.methods.fedma.chain import Chain
+from autofedavg.methods.fedma.matching import Belief, match
+from autofedavg.methods.fedma.method import FedMA, class_weights
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from toy import DirectFleet, cnn, forge, mlp, norm_net, rounds_of, seeded, toy_problem
 
 HIDDEN = ("0.0", "1", "6")  # the layers of `cnn` that are matched; "8" is the classifier

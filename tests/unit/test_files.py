@@ -10,7 +10,7 @@ import pytest
 import SimpleITK
 from PIL import Image
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import digest, identity, offset, read, read_label
 from volumes import oblique, save_dicom, save_itk, save_nifti
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.lists import fingerprint as module
 from autofedavg.tasks.lists.fingerprint import fingerprint
 from autofedavg.tasks.lists.listing import read_listing

@@ -21,8 +21,8 @@ from nvflare.fuel.utils import fobs
 from nvflare.private.fed.utils.fed_utils import fobs_initialize
 
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.notes import Note
-from autofedavg.wire import TYPES, WireError
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import TYPES, WireError
 
 FUZZED = 10_000
 

@@ -12,7 +12,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.defs import SysCommandTopic, TrainingTopic
 
-from autofedavg.engines.flare.door import MOST_LINES, Door, SiteDoor
+from autofedavg.engines.flare.access import MOST_LINES, Door, SiteDoor
 from lookalike_cells import AUX, Cell, piece, request
 
 TOPIC = "ours"

@@ -21,13 +21,13 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.job_config.api import FedJob
 
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
 from autofedavg.engines.flare.answering import TOPIC, _given
 from autofedavg.engines.flare.dropin import LearnedFedAvg, LearnedWeights, answer_with
 from autofedavg.engines.flare.learned import AuxCarrier
-from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
-from autofedavg.notes import Lost, Note
+from autofedavg.federation.messages import Lost, Note
 from lookalike_cells import AUX, Cell
 from others_job import batch, loss_of, network
 

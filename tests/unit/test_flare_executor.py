@@ -12,9 +12,9 @@ from nvflare.apis.signal import Signal
 
 from autofedavg.engines.flare import executor as executors
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.fleet import BY_TASK, TOPIC
 from autofedavg.engines.flare.pushing import VERB
-from autofedavg.notes import Note
+from autofedavg.engines.flare.transport import BY_TASK, TOPIC
+from autofedavg.federation.messages import Note
 from lookalike_cells import AUX, Cell
 
 SECRET = "case 0815"

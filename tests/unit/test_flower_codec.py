@@ -21,8 +21,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from autofedavg.engines.flower.codec import opened, pack, unpack
 from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel, receive, send
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.notes import Note
-from autofedavg.wire import WireError
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import WireError
 
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8]
 

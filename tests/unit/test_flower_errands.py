@@ -13,13 +13,14 @@ pytest.importorskip("flwr", reason="needs autofedavg[flower]")
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from autofedavg.engines.flower import errands, resident, worker
+from autofedavg.core.errors import ConfigError, RunError
+from autofedavg.engines.flower import dispatch as errands
+from autofedavg.engines.flower import resident, worker
 from autofedavg.engines.flower.codec import pack, unpack
 from autofedavg.engines.flower.parcel import Parcel, receive, send
 from autofedavg.engines.flower.records import to_records
-from autofedavg.engines.remote import desk as desks
-from autofedavg.errors import ConfigError, RunError
-from autofedavg.notes import Note
+from autofedavg.engines.remote import site as desks
+from autofedavg.federation.messages import Note
 
 SECRET = "/home/anna/patients/0815.nii.gz"
 

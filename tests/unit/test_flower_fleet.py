@@ -13,13 +13,13 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from autofedavg import patience
-from autofedavg.engines.flower import post as posts
+from autofedavg.engines.flower import mailbox as posts
 from autofedavg.engines.flower import roster as rosters
 from autofedavg.engines.flower.codec import pack, unpack
-from autofedavg.engines.flower.fleet import FlowerFleet
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.notes import Lost, Note
+from autofedavg.engines.flower.transport import FlowerFleet
+from autofedavg.federation import waiting as patience
+from autofedavg.federation.messages import Lost, Note
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, FederationError
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.flower.dropin import learn_weights
 from autofedavg.engines.flower.strategy import LearnedFedAvg
-from autofedavg.errors import AutoFedAvgError, ConfigError, FederationError
 from grids import LocalGrid
 from others_job import batch, loss_of, network
 

@@ -8,17 +8,17 @@ import sys
 import pytest
 import torch
 
-from autofedavg.engines import simulator, workers
-from autofedavg.engines.simulator import Hands, Simulator
-from autofedavg.errors import ConfigError
-from autofedavg.federation import Federation
-from autofedavg.seeds import Seeds
-from autofedavg.workbench import Training
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator import simulator, workers
+from autofedavg.engines.simulator.simulator import Hands, Simulator
+from autofedavg.federation.port import Federation
 
 TRAINING = Training(iterations=2)
 FRESH = """
 import torch
-from autofedavg.engines.workers import gradients_after_fork
+from autofedavg.engines.simulator.workers import gradients_after_fork
 torch.accelerator.is_available = lambda: True
 print(gradients_after_fork())
 """

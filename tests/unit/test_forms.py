@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from autofedavg.averaging import Layout
-from autofedavg.errors import ConfigError
-from autofedavg.forms import Form, form_of, reshaped, weighted_layers
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.seeds import global_seed
-from autofedavg.workbench import Training, Workbench
+from autofedavg.core.bank import Layout
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.forms import Form, form_of, reshaped, weighted_layers
+from autofedavg.core.seeds import global_seed
+from autofedavg.core.trainer import Training, Workbench
+from autofedavg.tasks.cifar.vgg9 import vgg9
 from toy import CPU, TRAINING, cnn, cross_entropy, mlp, norm_net, seeded
 
 

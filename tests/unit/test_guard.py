@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from autofedavg.engines.remote.guard import Guard
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
+from autofedavg.engines.remote.processes import Guard
 
 # A child that leaves its session and whose own child outlives it: the worst to catch.
 ESCAPES = """
@@ -24,7 +24,7 @@ time.sleep(300)
 PARENT = """
 import sys, time
 from pathlib import Path
-from autofedavg.engines.remote.guard import Guard
+from autofedavg.engines.remote.processes import Guard
 guard = Guard()
 guard.start([sys.executable, "-c", {code!r}], {{"MARK": sys.argv[1]}}, Path(sys.argv[2]))
 print("up", flush=True)
@@ -89,7 +89,7 @@ def test_what_cannot_be_started_is_seen_and_said(tmp_path):
 
 REUSED = """
 import json, os, signal, sys, threading
-from autofedavg.engines.remote import guard
+from autofedavg.engines.remote import processes as guard
 
 guard._start = lambda request: 4242  # the system gives the same number again
 guard._reaped = lambda: [4242]

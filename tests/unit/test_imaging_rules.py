@@ -7,8 +7,7 @@ import SimpleITK
 import torch
 from monai.inferers import SlidingWindowInferer
 
-from autofedavg.errors import DataError
-from autofedavg.tasks.datalist import Datalist
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging import prepared as module
 from autofedavg.tasks.imaging.files import read, read_label
 from autofedavg.tasks.imaging.intensities import moments, normalised
@@ -16,6 +15,7 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import predict
 from autofedavg.tasks.imaging.preparation import BINARY, Case, arrays, load
 from autofedavg.tasks.imaging.prepared import Store, refuse_copies
+from autofedavg.tasks.lists.task import Datalist
 from volumes import save_nifti, write_case
 
 HOW = Pipeline(spacing=(1.0, 1.0, 1.0), roi=(8, 8, 8), window=(0.0, 100.0), channels=(4, 8))

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.experiment.config import parse_study
-from autofedavg.tasks.datalist import Datalist
 from autofedavg.tasks.imaging.drawing import COLOURS, View, view
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.pipeline import Pipeline
@@ -27,6 +26,7 @@ from autofedavg.tasks.inspection.pictures import draw
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
 from autofedavg.tasks.lists.starting import starting_study
+from autofedavg.tasks.lists.task import Datalist
 from volumes import save_nifti
 
 SPACING = (0.5, 0.5, 3.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.keeping import Keeping, state_home
-from autofedavg.errors import ConfigError
 
 
 def mode(path: Path) -> int:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round
-from autofedavg.federation import Federation
+from autofedavg.core.seeds import Seeds
+from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
-from autofedavg.seeds import Seeds
 from toy import DirectFleet, PointSite, lose, point_problem, toy_problem
 
 # Trained to its first point, learned on the second.

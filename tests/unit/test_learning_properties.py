@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autofedavg.algorithm import learn_agg_weight
-from autofedavg.constraints import smoothing
-from autofedavg.federation import Federation
+from autofedavg.core.constraints import smoothing
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.federation.messages import Note
+from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.notes import Note
-from autofedavg.problem import Problem
-from autofedavg.seeds import Purpose, Seeds
 from toy import (
     METRIC,
     DirectFleet,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.lists.listing import read_listing
 
 

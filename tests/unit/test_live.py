@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from autofedavg.errors import RunError, printable
-from autofedavg.experiment.ledger import Ledger, Rounds
-from autofedavg.experiment.store import RunFolder
-from autofedavg.live.glyphs import BLOCKS, bar, buckets, curve, trend
-from autofedavg.live.lock import lock_of
-from autofedavg.live.sections import Section, share_out
-from autofedavg.live.state import Best, RunState, SiteState, Spread, StudyState
-from autofedavg.live.terminal import Picture
+from autofedavg.core.errors import RunError, printable
+from autofedavg.experiment.folder import Ledger, Rounds
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.monitor.watch.glyphs import BLOCKS, bar, buckets, curve, trend
+from autofedavg.monitor.watch.lock import lock_of
+from autofedavg.monitor.watch.sections import Section, share_out
+from autofedavg.monitor.watch.state import Best, RunState, SiteState, Spread, StudyState
+from autofedavg.monitor.watch.terminal import Picture
 
 scores = st.none() | st.floats(-1e6, 1e6)
 
@@ -286,7 +286,7 @@ def test_what_stopped_says_how_to_go_on() -> None:
 
 def test_time_left_counts_the_longer_rounds_in_which_weights_are_learned() -> None:
     """Nine rounds of one second and one of twenty: 2.9 seconds a round, not the median's one."""
-    from autofedavg.live.reading import _pace
+    from autofedavg.monitor.watch.reading import _pace
 
     now, lines = 0.0, [{"time": 0.0, "learned": False}]
     for t in range(1, 51):

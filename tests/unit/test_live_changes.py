@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from autofedavg.live.changes import look_at
+from autofedavg.monitor.serve.changes import look_at
 
 
 @pytest.fixture

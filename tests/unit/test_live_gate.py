@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.errors import ConfigError
-from autofedavg.live.gate import Gate, address_of, token_for
+from autofedavg.core.errors import ConfigError
+from autofedavg.monitor.serve.gate import Gate, address_of, token_for
 
 GATE = Gate(frozenset({"localhost", "127.0.0.1", "[::1]", "lab.example"}), "a token of some length")
 

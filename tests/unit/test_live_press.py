@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autofedavg.errors import MissingExtra, RunError
-from autofedavg.live import press as press_module
-from autofedavg.live.press import Once, Press
+from autofedavg.core.errors import MissingExtra, RunError
+from autofedavg.monitor.serve.press import Once, Press
+from autofedavg.monitor.serve import press as press_module
 
 
 @dataclass

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.errors import ConfigError
-from autofedavg.live import server as server_module
-from autofedavg.live import serving
-from autofedavg.live.serving import Door, serve
+from autofedavg.core.errors import ConfigError
+from autofedavg.monitor.serve.serving import Door, serve
+from autofedavg.monitor.serve import server as server_module
+from autofedavg.monitor.watch import serving
 
 SECRET = "a-token-that-nobody-guesses"
 FILES = {

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
-from autofedavg.api import federate
-from autofedavg.client import Client
-from autofedavg.errors import DataError
-from autofedavg.loaders import METRIC, LoaderData, LoaderSite
-from autofedavg.machines import Machine
-from autofedavg.notes import Note, arrays_of
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
-from autofedavg.workbench import Training, Workbench
+from autofedavg.core.errors import DataError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training, Workbench
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Note, arrays_of
+from autofedavg.studies.federate import federate
+from autofedavg.studies.machine import Machine
+from autofedavg.tasks.loaders import METRIC, LoaderData, LoaderSite
 from toy import CPU, mlp, seeded
 
 SEEDS = Seeds(3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autofedavg.methods.matching import Belief, global_units, match, rewards
+from autofedavg.methods.fedma.matching import Belief, global_units, match, rewards
 
 NO_BIAS = Belief(bias=0.0)
 

@@ -7,19 +7,19 @@ import torch
 from pydantic import ValidationError
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Dirichlet, Softmax
-from autofedavg.errors import ConfigError
-from autofedavg.federation import Federation
-from autofedavg.method import Method, even_weights, size_weights
+from autofedavg.core.bank import Bank
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet, Softmax
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.plan import Plan
+from autofedavg.core.site import Site
+from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
 from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.methods.base import Method, even_weights, size_weights
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.fedprox import FedProx
 from autofedavg.methods.local_only import LocalOnly
-from autofedavg.notes import Site
-from autofedavg.plan import Plan
 from toy import DirectFleet, float64, norm_net, rounds_of, same_round, toy_problem
 
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from autofedavg.errors import ConfigError
-from autofedavg.seeds import Seeds
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prepared import Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite
-from autofedavg.tasks.synthetic import Synthetic
-from autofedavg.workbench import Training
+from autofedavg.tasks.synthetic.task import Synthetic
 from volumes import write_case
 
 SIZE = (12, 9, 7)

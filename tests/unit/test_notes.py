@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from autofedavg.averaging import Model
-from autofedavg.errors import FederationError
-from autofedavg.notes import Note, Score, Scores, arrays_of, model_of, total_bytes
+from autofedavg.core.bank import Model
+from autofedavg.core.errors import FederationError
+from autofedavg.federation.messages import Note, Score, Scores, arrays_of, model_of, total_bytes
 from toy import float64
 
 

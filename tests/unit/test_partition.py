@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
 from fedma_partition import FEDMA_8, FEDMA_16
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
+from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.picks import (
     GAIN,
     LOSS,
@@ -21,7 +22,6 @@ from autofedavg.report.picks import (
     shared_seed,
 )
 from autofedavg.report.read import Repeat, Results, Row
-from autofedavg.scores import ScoreRow, Scores
 
 few = st.sampled_from([-0.2, -0.1, 0.0, 0.1, 0.2])  # many ties
 differences = st.dictionaries(

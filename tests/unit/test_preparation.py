@@ -4,7 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.intensities import normalised
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case, arrays, load

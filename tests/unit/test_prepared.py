@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from autofedavg.errors import DataError
-from autofedavg.seeds import Seeds
+from autofedavg.core.errors import DataError
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
 from autofedavg.tasks.imaging import casefolder, prepared
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BINARY, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, network
-from autofedavg.workbench import Training
 from volumes import save_nifti, write_case
 
 HOW = Pipeline(

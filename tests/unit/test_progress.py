@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from autofedavg import progress
-from autofedavg.errors import RunError
-from autofedavg.experiment.desk import Seen
-from autofedavg.progress import Bars, Lines
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.selection import Seen
+from autofedavg.monitor import progress
+from autofedavg.monitor.progress import Bars, Lines
 
 HERE = Path("here")
 

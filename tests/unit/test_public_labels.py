@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
+from autofedavg.tasks.archives.pancreas import SOURCES, Pancreas, PancreasPipeline
 from autofedavg.tasks.imaging.files import read_label
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case, arrays, load
-from autofedavg.tasks.pancreas import SOURCES, Pancreas, PancreasPipeline
 from lookalikes_ct import ball, scaled, write_pancreas, write_series, write_tcia_case
 from volumes import save_nifti, write_case
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from autofedavg.errors import ConfigError
-from autofedavg.registry import Registry
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.registry import Registry
 
 SHELF = Registry("book", {"fraction": "fractions:Fraction", "decimal": "decimal:Decimal"})
 

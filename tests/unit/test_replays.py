@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from autofedavg.replays import MOST, WARM, Replays
+from autofedavg.core.cuda_graphs import MOST, WARM, Replays
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.scores import ScoreRow, Scores
+from autofedavg.core.scores import ScoreRow, Scores
 
 WORDS = st.sampled_from(["", "a", "b, c", 'd"', "e\nf"])
 ROWS = st.lists(st.builds(ScoreRow, WORDS, WORDS, WORDS, WORDS, WORDS, st.floats(allow_nan=False)))

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autofedavg import seeds
-from autofedavg.seeds import Purpose, Secret, Seeds, every_seed, every_state_kept, global_seed
+from autofedavg.core import seeds
+from autofedavg.core.seeds import Purpose, Secret, Seeds, every_seed, every_state_kept, global_seed
 
 ADDRESSES = st.tuples(
     st.text(max_size=8), st.sampled_from(Purpose), st.integers(0, 10**6), st.integers(0, 10**6)

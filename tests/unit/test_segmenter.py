@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import look, read
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import predict

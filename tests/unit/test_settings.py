@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from autofedavg.errors import ConfigError
-from autofedavg.settings import Settings, origins, setting
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.settings import Settings, origins, setting
 
 
 class Inner(Settings):

@@ -6,17 +6,17 @@ from itertools import product
 import pytest
 import torch
 
-from autofedavg.averaging import Model
-from autofedavg.engines.simulator import Simulator
-from autofedavg.exchange import Exchange
-from autofedavg.federation import Federation
+from autofedavg.core.bank import Model
+from autofedavg.core.seeds import Seeds
+from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.encoding import as_received
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
-from autofedavg.notes import Lost, Note
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
-from autofedavg.traffic import as_received
 from flaky import Fault, FlakyFleet
 from toy import (
     BETA,

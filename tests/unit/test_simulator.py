@@ -11,9 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg import patience
-from autofedavg.engines import ENGINES, simulator
-from autofedavg.engines.simulator import (
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, DataError, FederationError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.site import Site
+from autofedavg.core.trainer import Training
+from autofedavg.engines import ENGINES
+from autofedavg.engines.simulator import simulator
+from autofedavg.engines.simulator.simulator import (
     Hands,
     Simulator,
     checked_device,
@@ -21,17 +26,14 @@ from autofedavg.engines.simulator import (
     is_heavy,
     share_out,
 )
-from autofedavg.errors import AutoFedAvgError, ConfigError, DataError, FederationError
-from autofedavg.exchange import Exchange
-from autofedavg.federation import Federation
+from autofedavg.federation import waiting as patience
+from autofedavg.federation.messages import Lost, Note, arrays_of
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.fedprox import FedProx
 from autofedavg.methods.local_only import LocalOnly
-from autofedavg.notes import Lost, Note, Site, arrays_of
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
-from autofedavg.workbench import Training
 from toy import (
     METRIC,
     TRAINING,

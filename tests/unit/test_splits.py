@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.lists.listing import Entry, Listing
 from autofedavg.tasks.lists.splits import split_digest, split_file, splits_of
 

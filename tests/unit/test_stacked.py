@@ -7,12 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from autofedavg.averaging import Layout
-from autofedavg.forms import Form, reshaped
-from autofedavg.networks.vgg9 import vgg9
-from autofedavg.stacked.layers import Convolution, Layer, Linear, fits, layers_of, rounded, tile
-from autofedavg.stacked.rows import ALIGNED, Rows
-from autofedavg.stacked.schedule import schedule, slots_for
+from autofedavg.core.bank import Layout
+from autofedavg.core.forms import Form, reshaped
+from autofedavg.engines.simulator.stacked.layers import (
+    Convolution,
+    Layer,
+    Linear,
+    fits,
+    layers_of,
+    rounded,
+    tile,
+)
+from autofedavg.engines.simulator.stacked.rows import ALIGNED, Rows
+from autofedavg.engines.simulator.stacked.schedule import schedule, slots_for
+from autofedavg.tasks.cifar.vgg9 import vgg9
 
 # --- which networks ---------------------------------------------------------------------------
 

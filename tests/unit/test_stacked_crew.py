@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from autofedavg import vocabulary
-from autofedavg.averaging import Bank, Model
-from autofedavg.client import Client
-from autofedavg.engines import stacked
-from autofedavg.engines.stacked import StackedCrew, crew_of, why_not_together
-from autofedavg.engines.workers import Crew
-from autofedavg.forms import Form
-from autofedavg.layouts import no_counters
-from autofedavg.notes import Note, arrays_of
-from autofedavg.seeds import Seeds
-from autofedavg.shelves import MemoryShelf
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.forms import Form
+from autofedavg.core.layout import no_counters
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training, Workbench
+from autofedavg.engines.simulator import stacking as stacked
+from autofedavg.engines.simulator.stacking import StackedCrew, crew_of, why_not_together
+from autofedavg.engines.simulator.workers import Crew
+from autofedavg.federation import verbs as vocabulary
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Note, arrays_of
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
-from autofedavg.workbench import Training, Workbench
 
 CPU = torch.device("cpu")
 TRAINING = Training(
@@ -264,7 +264,7 @@ def test_a_new_form_has_a_stack_of_its_own(monkeypatch) -> None:
             self.pictures = pictures
             made.append(self)
 
-    module = ModuleType("autofedavg.stacked.stack")
+    module = ModuleType("autofedavg.engines.simulator.stacked.stack")
     module.Stack, module.Pictures = Recorded, lambda *parts: parts
     monkeypatch.setitem(sys.modules, module.__name__, module)
     crew = StackedCrew(clients_of(TRAINING.model_copy(update={"batch_size": 64})))

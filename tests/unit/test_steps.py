@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round
-from autofedavg.federation import Federation
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.federation.messages import Note
+from autofedavg.federation.port import Federation
+from autofedavg.federation.steps import outliers
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.notes import Note
-from autofedavg.problem import Problem
-from autofedavg.seeds import Seeds
-from autofedavg.steps import outliers
 from toy import METRIC, DirectFleet, cross_entropy, float64, mlp, toy_site
 
 NAMES = "ABCDEFGHIJ"

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_for
 from torch import nn
 
-from autofedavg.averaging import Layout, Model
-from autofedavg.traffic import BLOCK, MOST, as_received, bytes_of, kinds, opened, packed
+from autofedavg.core.bank import Layout, Model
+from autofedavg.federation.encoding import BLOCK, MOST, as_received, bytes_of, kinds, opened, packed
 from toy import mlp, norm_net
 
 LOSSY = ["bfloat16", "difference"]

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.notes import Note
-from autofedavg.wire import (
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import (
     MAGIC,
     MOST_FACTS,
     WireError,

@@ -7,10 +7,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from autofedavg.averaging import Layout
-from autofedavg.replays import Replays
-from autofedavg.seeds import global_seed
-from autofedavg.workbench import Training, Workbench, checked_device
+from autofedavg.core.bank import Layout
+from autofedavg.core.cuda_graphs import Replays
+from autofedavg.core.seeds import global_seed
+from autofedavg.core.trainer import Training, Workbench, checked_device
 from toy import CPU, cross_entropy, mlp, norm_net, seeded, toy_site
 
 OPTIMISERS = {

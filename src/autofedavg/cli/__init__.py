@@ -14,7 +14,7 @@ import typer
 
 from autofedavg.cli import data, jobs, live, models, results, studies
 from autofedavg.cli.app import app
-from autofedavg.errors import AutoFedAvgError, printable
+from autofedavg.core.errors import AutoFedAvgError, printable
 
 INTERRUPTED = 130
 KEPT = {  # what is said when a verb is interrupted that loses nothing

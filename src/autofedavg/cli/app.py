@@ -52,7 +52,7 @@ def finite(seconds: float) -> float:
 
 def watched(work: Callable[[Any], Any]) -> Any:
     """Long work under a bar; nothing may be printed meanwhile, a bar takes stdout over."""
-    from autofedavg.progress import watching
+    from autofedavg.monitor.progress import watching
 
     with watching() as observer:
         return work(observer.preparing)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autofedavg.cli.app import AsJson, watched
-from autofedavg.errors import ConfigError, did_you_mean
+from autofedavg.core.errors import ConfigError, did_you_mean
 
 
 def data(
@@ -34,8 +34,8 @@ def data(
     as_json: AsJson = False,
 ) -> None:
     """Say what to download and where to put it; verify it; prepare it. Or inspect your own."""
-    from autofedavg.experiment.data import read_task
-    from autofedavg.looking import inspect_list, verify_task
+    from autofedavg.cli.data_output import inspect_list, verify_task
+    from autofedavg.experiment.data_summary import read_task
 
     looking = what == "inspect"
     if (out or study) and not looking:

@@ -35,7 +35,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Make a job folder that an administrator submits with the engine's own tools."""
-    from autofedavg.deployment import export_job
+    from autofedavg.studies.export_job import export_job
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
     made = export_job(

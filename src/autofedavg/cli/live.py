@@ -21,8 +21,8 @@ def watch(
 ) -> None:
     """Show how a run stands, while it goes on or afterwards; never disturbs it."""
     try:
-        from autofedavg.live.reading import reader
-        from autofedavg.live.terminal import follow, harmless_stdout, show
+        from autofedavg.monitor.watch.reading import reader
+        from autofedavg.monitor.watch.terminal import follow, harmless_stdout, show
 
         if as_json:
             typer.echo(json.dumps(reader(folder).look().plain(), indent=1))
@@ -33,6 +33,6 @@ def watch(
         elif not follow(folder, console, every):
             raise typer.Exit(1)
     except KeyboardInterrupt:
-        from autofedavg.live.terminal import goes_on
+        from autofedavg.monitor.watch.terminal import goes_on
 
         typer.echo(f"stopped watching; {goes_on(folder)}", err=True)

@@ -13,7 +13,7 @@ from autofedavg.cli.app import AsJson, watched
 from autofedavg.cli.studies import Device
 
 if TYPE_CHECKING:
-    from autofedavg.trained.predictions import Prediction
+    from autofedavg.inference.predictions import Prediction
 
 Model = Annotated[
     Path,
@@ -42,7 +42,7 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Apply a trained model to images; every result lies on its image's own grid."""
-    from autofedavg.trained.predict import predict as apply
+    from autofedavg.inference.predict import predict as apply
 
     made = watched(
         lambda progress: apply(
@@ -77,8 +77,8 @@ def export_model(
     as_json: AsJson = False,
 ) -> None:
     """Write a trained network as a file that runs without this package, and how to use it."""
-    from autofedavg.trained.export import export_model as export
-    from autofedavg.trained.load import load_trained
+    from autofedavg.inference.export import export_model as export
+    from autofedavg.inference.load import load_trained
 
     written = export(load_trained(model, which), out, format, overwrite=overwrite)
     if as_json:

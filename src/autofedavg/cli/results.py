@@ -82,7 +82,7 @@ def serve(
     ] = "",
 ) -> None:
     """Show the report in a browser while runs go on; nothing is written. Ctrl-C ends it."""
-    from autofedavg.live.serving import Door, serve
+    from autofedavg.monitor.serve.serving import Door, serve
 
     serve(
         runs,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autofedavg.cli.app import AsJson, Sets, watched
-from autofedavg.errors import ConfigError
+from autofedavg.core.errors import ConfigError
 
 StudyFile = Annotated[Path, typer.Argument(help="A study: a TOML file with one run table per row.")]
 Only = Annotated[list[str] | None, typer.Option("--only", help="Run this row alone. Repeatable.")]
@@ -68,11 +68,11 @@ def run(
 ) -> None:
     """Run a study: every row with every seed."""
     from autofedavg.experiment.config import read_study
-    from autofedavg.machines import Machine
-    from autofedavg.observers import Observers
-    from autofedavg.progress import watching
-    from autofedavg.studies import run_study
-    from autofedavg.tracking.trackers import tracking
+    from autofedavg.monitor.progress import watching
+    from autofedavg.monitor.trackers.registry import tracking
+    from autofedavg.studies.launch import run_study
+    from autofedavg.studies.machine import Machine
+    from autofedavg.studies.observer import Observers
 
     plan = read_study(
         study,
@@ -99,11 +99,11 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on from the last checkpoint: the same bits as if never stopped."""
-    from autofedavg.machines import Machine
-    from autofedavg.observers import Observers
-    from autofedavg.progress import watching
-    from autofedavg.studies import resume as go_on
-    from autofedavg.tracking.trackers import tracking
+    from autofedavg.monitor.progress import watching
+    from autofedavg.monitor.trackers.registry import tracking
+    from autofedavg.studies.launch import resume as go_on
+    from autofedavg.studies.machine import Machine
+    from autofedavg.studies.observer import Observers
 
     machine = Machine(engine or None, device or None, workers, None, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:

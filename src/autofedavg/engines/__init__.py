@@ -1,11 +1,11 @@
 """Engines carry the port's requests to clients; they decide nothing."""
 
-from autofedavg.registry import Registry
+from autofedavg.core.registry import Registry
 
 ENGINES = Registry(
     "engine",
     {
-        "simulator": "autofedavg.engines.simulator:Simulator",
+        "simulator": "autofedavg.engines.simulator.simulator:Simulator",
         "flare": "autofedavg.engines.flare.loopback:Loopback",
         "flower": "autofedavg.engines.flower:Loopback",
     },

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import RunError
-from autofedavg.experiment.bounded import LARGE, content_of, naming
-from autofedavg.experiment.ledger import (
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.bounded_reader import LARGE, content_of, naming
+from autofedavg.experiment.folder import (
     PARTIAL,
     SCORES,
     SCORES_PACKED,
@@ -27,8 +27,8 @@ from autofedavg.experiment.ledger import (
     run_paths,
     study_home,
 )
-from autofedavg.experiment.places import blanked, blanked_config, blanked_rounds
-from autofedavg.experiment.store import disk_errors, write_atomically
+from autofedavg.experiment.folder_writer import disk_errors, write_atomically
+from autofedavg.experiment.machine_paths import blanked, blanked_config, blanked_rounds
 
 KEPT = ("config.toml", "environment.json", "rounds.jsonl", "status.json")
 

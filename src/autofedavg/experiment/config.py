@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import ConfigError, did_you_mean
-from autofedavg.exchange import Exchange
+from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.trainer import Training
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.validation import (
     PARTS,
@@ -25,9 +25,9 @@ from autofedavg.experiment.validation import (
     table,
     validate,
 )
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.tasks import TASKS
-from autofedavg.workbench import Training
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
 
 _PART = re.compile(r".+\.[0-9a-f]{8}\.part")  # what `replacing` writes before it renames
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from autofedavg.averaging import Bank, Model
-from autofedavg.experiment.desk import (
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.scores import ScoreRow
+from autofedavg.experiment.checkpoint_names import local_name
+from autofedavg.experiment.models import load_model, load_state
+from autofedavg.experiment.selection import (
     KINDS,
     Best,
     Desk,
@@ -16,9 +19,6 @@ from autofedavg.experiment.desk import (
     predicts,
     where_tested,
 )
-from autofedavg.experiment.models import load_model, load_state
-from autofedavg.experiment.names import local_name
-from autofedavg.scores import ScoreRow
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autofedavg import errors
-from autofedavg.errors import AutoFedAvgError, RunError
-from autofedavg.experiment.desk import Seen, Watcher
-from autofedavg.experiment.ledger import Rounds, read_json
+from autofedavg.core import errors
+from autofedavg.core.errors import AutoFedAvgError, RunError
+from autofedavg.experiment.folder import Rounds, read_json
+from autofedavg.experiment.selection import Seen, Watcher
 
 
 class Following:

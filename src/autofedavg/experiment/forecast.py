@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from autofedavg.averaging import Layout
+from autofedavg.core.bank import Layout
 from autofedavg.experiment.config import Study
-from autofedavg.experiment.desk import local_tests, where_tested
 from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.experiment.words import size
-from autofedavg.task import Progress
-from autofedavg.traffic import bytes_of
+from autofedavg.federation.encoding import bytes_of
+from autofedavg.tasks.base import Progress
 
 
 def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:

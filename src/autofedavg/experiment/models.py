@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.ensemble import Ensemble
-from autofedavg.experiment.store import Checkpoint, RunFolder
-from autofedavg.forms import form_of, reshaped
+from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.ensemble import Ensemble
+from autofedavg.core.forms import form_of, reshaped
+from autofedavg.experiment.folder_writer import Checkpoint, RunFolder
 
 _MEMORY = "memory."
 _MEMBER = "/"  # between a member's number and a tensor's name

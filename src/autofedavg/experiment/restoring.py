@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Model
-from autofedavg.errors import RunError
-from autofedavg.experiment.bounded import naming
-from autofedavg.experiment.desk import Best, Desk
+from autofedavg.core.bank import Model
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.bounded_reader import naming
+from autofedavg.experiment.folder_writer import ANEW, Checkpoint
 from autofedavg.experiment.models import load_state
-from autofedavg.experiment.store import ANEW, Checkpoint
+from autofedavg.experiment.selection import Best, Desk
 
 log = logging.getLogger(__name__)
 

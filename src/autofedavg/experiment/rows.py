@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from autofedavg.errors import ConfigError
-from autofedavg.exchange import Exchange
-from autofedavg.experiment.desk import MOST_FULL, TestLocal
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.settings import Settings, origins, setting
+from autofedavg.core.trainer import Training
+from autofedavg.experiment.selection import MOST_FULL, TestLocal
 from autofedavg.experiment.validation import Values
-from autofedavg.method import Method
-from autofedavg.settings import Settings, origins, setting
-from autofedavg.task import Progress, Task
-from autofedavg.workbench import Training
+from autofedavg.federation.settings import Exchange
+from autofedavg.methods.base import Method
+from autofedavg.tasks.base import Progress, Task
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 

@@ -14,9 +14,20 @@ from typing import Any
 from torch import Tensor
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Bank, Layout, Model
-from autofedavg.errors import AutoFedAvgError, ConfigError, RunError
-from autofedavg.experiment.desk import (
+from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import global_seed
+from autofedavg.core.site import Site
+from autofedavg.experiment.checkpoint_names import at_round, local_name
+from autofedavg.experiment.final_test import final_test
+from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.models import (
+    save_model,
+    save_state,
+)
+from autofedavg.experiment.restoring import restore
+from autofedavg.experiment.selection import (
     Best,
     Desk,
     Paused,
@@ -27,19 +38,9 @@ from autofedavg.experiment.desk import (
     have_validation,
     predicts,
 )
-from autofedavg.experiment.final_test import final_test
-from autofedavg.experiment.models import (
-    save_model,
-    save_state,
-)
-from autofedavg.experiment.names import at_round, local_name
-from autofedavg.experiment.restoring import restore
-from autofedavg.experiment.store import RunFolder, disk_errors
-from autofedavg.federation import Federation
-from autofedavg.method import Method
-from autofedavg.notes import Scores, Site
-from autofedavg.problem import Problem
-from autofedavg.seeds import global_seed
+from autofedavg.federation.messages import Scores
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method
 
 log = logging.getLogger(__name__)
 

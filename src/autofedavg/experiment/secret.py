@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from autofedavg.errors import RunError
-from autofedavg.seeds import Secret
+from autofedavg.core.errors import RunError
+from autofedavg.core.seeds import Secret
 
 NAME = ".secret"  # hidden: neither an archive nor FLARE's download takes it along
 

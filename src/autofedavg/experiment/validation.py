@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from autofedavg.errors import ConfigError, did_you_mean
-from autofedavg.registry import Registry
+from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.registry import Registry
 
 Values = dict[str, Any]
 PARTS = ("task", "training", "method", "exchange")  # the tables of a row

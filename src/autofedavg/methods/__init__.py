@@ -1,6 +1,6 @@
 """Methods: one file and one line each."""
 
-from autofedavg.registry import Registry
+from autofedavg.core.registry import Registry
 
 METHODS = Registry(
     "method",
@@ -8,7 +8,7 @@ METHODS = Registry(
         "auto-fedavg": "autofedavg.methods.auto_fedavg:AutoFedAvg",
         "ensemble": "autofedavg.methods.ensemble:EnsembleMethod",
         "fedavg": "autofedavg.methods.fedavg:FedAvg",
-        "fedma": "autofedavg.methods.fedma:FedMA",
+        "fedma": "autofedavg.methods.fedma.method:FedMA",
         "fedprox": "autofedavg.methods.fedprox:FedProx",
         "local-only": "autofedavg.methods.local_only:LocalOnly",
     },

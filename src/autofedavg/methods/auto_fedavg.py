@@ -8,15 +8,15 @@ from typing import Literal
 from pydantic import model_validator
 
 from autofedavg.algorithm import Round, auto_fedavg
-from autofedavg.averaging import LayerKind, Layout
-from autofedavg.beta_optimiser import BetaOptimiser
-from autofedavg.constraints import Constraint, Dirichlet, Softmax
-from autofedavg.errors import ConfigError
-from autofedavg.federation import Federation
-from autofedavg.method import Method
-from autofedavg.notes import Facts
-from autofedavg.plan import Plan
-from autofedavg.settings import setting
+from autofedavg.core.bank import LayerKind, Layout
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Constraint, Dirichlet, Softmax
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.plan import Plan
+from autofedavg.core.settings import setting
+from autofedavg.core.site import Facts
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method
 
 
 class AutoFedAvg(Method):

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Layout
-from autofedavg.federation import Federation
-from autofedavg.method import Method, own_models, train_alone
-from autofedavg.notes import Facts
-from autofedavg.settings import setting
+from autofedavg.core.bank import Layout
+from autofedavg.core.settings import setting
+from autofedavg.core.site import Facts
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method, own_models, train_alone
 
 
 class EnsembleMethod(Method):

@@ -9,12 +9,12 @@ from typing import Literal
 from torch import Tensor
 
 from autofedavg.algorithm import Round, fed_avg
-from autofedavg.averaging import Layout
-from autofedavg.constraints import Dirichlet
-from autofedavg.federation import Federation
-from autofedavg.method import Method, even_weights, size_weights
-from autofedavg.seeds import Purpose
-from autofedavg.settings import setting
+from autofedavg.core.bank import Layout
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.seeds import Purpose
+from autofedavg.core.settings import setting
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method, even_weights, size_weights
 
 
 class FedAvg(Method):

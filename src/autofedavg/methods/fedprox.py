@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from autofedavg.algorithm import Round, fed_avg
-from autofedavg.averaging import Layout
-from autofedavg.federation import Federation
-from autofedavg.method import Method, size_weights
-from autofedavg.notes import Facts
-from autofedavg.settings import setting
+from autofedavg.core.bank import Layout
+from autofedavg.core.settings import setting
+from autofedavg.core.site import Facts
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method, size_weights
 
 
 class FedProx(Method):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Literal
 
 from autofedavg.algorithm import Round
-from autofedavg.averaging import Layout
-from autofedavg.federation import Federation
-from autofedavg.method import Method, own_models, train_alone
+from autofedavg.core.bank import Layout
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import Method, own_models, train_alone
 
 
 class LocalOnly(Method):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autofedavg.experiment.ledger import STUDY, read_json, run_path, study_home
+from autofedavg.experiment.folder import STUDY, read_json, run_path, study_home
 
 
 class Missing(NamedTuple):

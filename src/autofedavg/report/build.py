@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import RunError
-from autofedavg.experiment.store import disk_errors, write_atomically
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.report import draw
 from autofedavg.report.cases import CaseTable, case_file, case_tables
 from autofedavg.report.classes import classes_table
@@ -35,7 +35,7 @@ from autofedavg.report.read import Results, read_results
 from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
 from autofedavg.report.tested import rounds_table, tested_table
 from autofedavg.report.values import stem
-from autofedavg.task import Progress
+from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from autofedavg.evaluation import case_means
+from autofedavg.core.evaluation import case_means
 from autofedavg.report.read import Results, Row
 from autofedavg.report.sheets import to_sheet
 from autofedavg.report.values import stem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofedavg.evaluation import summarise
+from autofedavg.core.evaluation import summarise
 from autofedavg.report.read import Results, Row
 from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import RunError
-from autofedavg.evaluation import Paired, Summary, case_means, compare, summarise
+from autofedavg.core.errors import RunError
+from autofedavg.core.evaluation import Paired, Summary, case_means, compare, summarise
+from autofedavg.core.scores import Scores
 from autofedavg.report.read import Repeat, Row, apart, read_results
 from autofedavg.report.tables import mean_known, mean_over_layers
 from autofedavg.report.values import flat
-from autofedavg.scores import Scores
 
 COLUMNS = ("global test avg", "local avg", "local gen")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autofedavg.errors import printable
+from autofedavg.core.errors import printable
 from autofedavg.report.compare import Comparison, Difference, Pair
 
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?(-dirty)?")

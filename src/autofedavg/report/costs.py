@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autofedavg.experiment.ledger import LOADERS
+from autofedavg.experiment.folder import LOADERS
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from autofedavg.evaluation import SIGNIFICANT, Paired, compare
+from autofedavg.core.evaluation import SIGNIFICANT, Paired, compare
 from autofedavg.report.read import Results, Row
 from autofedavg.report.tables import Cell, Table, paired_scores, turned
 from autofedavg.report.values import MANY

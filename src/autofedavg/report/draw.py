@@ -9,7 +9,7 @@ import json
 from functools import lru_cache
 from types import ModuleType
 
-from autofedavg.errors import missing_extra
+from autofedavg.core.errors import missing_extra
 from autofedavg.report.figures.figure import Spec
 
 VERSION = "6.4"  # of Vega-Lite, the same for pictures and for the page

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from autofedavg.errors import AutoFedAvgError, DataError, RunError, did_you_mean
-from autofedavg.experiment.places import without_paths
+from autofedavg.core.errors import AutoFedAvgError, DataError, RunError, did_you_mean
+from autofedavg.experiment.machine_paths import without_paths
 from autofedavg.report.picks import (
     GAIN,
     LOSS,
@@ -28,7 +28,7 @@ from autofedavg.report.read import Results, Row
 from autofedavg.report.redone import Check, Opened, check_notes, open_run
 
 if TYPE_CHECKING:
-    from autofedavg.task import Progress
+    from autofedavg.tasks.base import Progress
 
 IMAGE, LABEL = "image", "label"
 

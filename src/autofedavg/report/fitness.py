@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autofedavg.experiment.shapes import HUGE
-from autofedavg.scores import Scores
+from autofedavg.core.scores import Scores
+from autofedavg.experiment.folder_schema import HUGE
 
 
 def refuse_unfit(

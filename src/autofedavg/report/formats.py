@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from autofedavg.errors import printable
+from autofedavg.core.errors import printable
 from autofedavg.report.sheets import to_sheet
 from autofedavg.report.tables import Cell, Table
 

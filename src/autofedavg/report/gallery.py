@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from autofedavg.errors import printable
+from autofedavg.core.errors import printable
 from autofedavg.report.examples import ExampleCase, Examples, Key, Panel
 from autofedavg.report.values import stem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import NamedTuple
 
-from autofedavg.evaluation import loss_ends
+from autofedavg.core.evaluation import loss_ends
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autofedavg.experiment.desk import where_tested
+from autofedavg.experiment.selection import where_tested
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.values import MANY
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 
-from autofedavg.errors import missing_extra
+from autofedavg.core.errors import missing_extra
 from autofedavg.report import draw
 from autofedavg.report.cases import MOST_IN_PAGE, CaseTable
 from autofedavg.report.differences import shown_p

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
 from autofedavg.report.read import Repeat, Results, Row
 
 OURS = "auto-fedavg"

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 
-from autofedavg.experiment.places import PATHS, run_name, tells_place
+from autofedavg.experiment.machine_paths import PATHS, run_name, tells_place
 from autofedavg.report.notes import moved, named, selects
 from autofedavg.report.read import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table

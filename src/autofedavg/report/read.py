@@ -9,23 +9,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autofedavg.errors import RunError
-from autofedavg.evaluation import Summary, summarise
-from autofedavg.experiment.bounded import naming
-from autofedavg.experiment.ledger import (
+from autofedavg.core.errors import RunError
+from autofedavg.core.evaluation import Summary, summarise
+from autofedavg.core.scores import Scores
+from autofedavg.experiment.bounded_reader import naming
+from autofedavg.experiment.folder import (
     Ledger,
     read_config,
     read_json,
     run_paths,
 )
-from autofedavg.experiment.places import run_name, without_paths
+from autofedavg.experiment.machine_paths import run_name, without_paths
 from autofedavg.report.asked import Missing, missing_runs, study_of
 from autofedavg.report.fitness import refuse_unfit
 from autofedavg.report.values import origins_in, shared_settings
-from autofedavg.scores import Scores
 
 if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
-    from autofedavg.task import Progress
+    from autofedavg.tasks.base import Progress
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autofedavg.errors import ConfigError, DataError
+from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.report.read import Repeat
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from autofedavg.task import Progress
+    from autofedavg.tasks.base import Progress
     from autofedavg.tasks.imaging.collection import Collection
 
 EQUAL = 1e-6  # what a score computed anew may be off on the same machine,
@@ -60,8 +60,8 @@ def open_run(repeat: Repeat, progress: Progress | None = None) -> Opened:
         AutoFedAvgError: the task's cases cannot be drawn, the model or the data is missing, or
             the data is not what the run was made with.
     """
+    from autofedavg.inference.load import load_trained
     from autofedavg.tasks.imaging.task import GridTask
-    from autofedavg.trained.load import load_trained
 
     trained = load_trained(repeat.folder)
     task = trained.config.task
@@ -116,7 +116,7 @@ def _changed(repeat: Repeat, what: str) -> DataError:
 
 def _device(repeat: Repeat) -> str:
     """The device that the run was made on, if it can be had here."""
-    from autofedavg.workbench import checked_device
+    from autofedavg.core.trainer import checked_device
 
     asked = str(repeat.environment.get("asked_device", "cpu"))
     try:

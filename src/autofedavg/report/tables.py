@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autofedavg.evaluation import Paired, Summary, case_means, compare, mean_and_spread
+from autofedavg.core.evaluation import Paired, Summary, case_means, compare, mean_and_spread
 from autofedavg.report.notes import notes_of
 from autofedavg.report.read import Results, Row
 from autofedavg.report.values import MANY

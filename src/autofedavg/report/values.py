@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autofedavg.exchange import Exchange
-from autofedavg.experiment.places import PATHS, entries
+from autofedavg.experiment.machine_paths import PATHS, entries
+from autofedavg.federation.settings import Exchange
 
 MANY = 8  # sites: more do not fit side by side
 LOCAL = ("fold", "hold", *PATHS)  # may differ between repeats of a row

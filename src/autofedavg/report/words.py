@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofedavg.evaluation import SIGNIFICANT, Paired, compare
+from autofedavg.core.evaluation import SIGNIFICANT, Paired, compare
 from autofedavg.report.differences import shown_p
 from autofedavg.report.figures.series import learns
 from autofedavg.report.read import Results

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofedavg.averaging import Layout, Model
-from autofedavg.errors import ConfigError
-from autofedavg.layouts import lay_out
+from autofedavg.core.bank import Layout, Model
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.layout import lay_out
 
 _FLOATS = {
     str(kind).removeprefix("torch."): kind

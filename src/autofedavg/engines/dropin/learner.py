@@ -12,18 +12,18 @@ from torch import Tensor
 
 from autofedavg import __version__
 from autofedavg.algorithm import Round, among, auto_fedavg
-from autofedavg.answers import BadAnswer
-from autofedavg.averaging import Bank, Layout
-from autofedavg.calls import Ask, Calls
-from autofedavg.engines.dropin.courier import Carrier, Courier
+from autofedavg.core.bank import Bank, Layout
+from autofedavg.core.errors import ConfigError, FederationError, did_you_mean, error_facts
+from autofedavg.core.evaluation import loss_ends
+from autofedavg.core.seeds import Secret, Seeds
 from autofedavg.engines.dropin.described import difference, fitted, told
-from autofedavg.errors import ConfigError, FederationError, did_you_mean, error_facts
-from autofedavg.evaluation import loss_ends
-from autofedavg.exchange import Exchange
-from autofedavg.federation import Federation
+from autofedavg.engines.dropin.transport import Carrier, Courier
+from autofedavg.federation.calls import Ask, Calls
+from autofedavg.federation.messages import Note, arrays_of
+from autofedavg.federation.port import Federation
+from autofedavg.federation.replies import BadAnswer
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.notes import Note, arrays_of
-from autofedavg.seeds import Secret, Seeds
 
 METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites choose their batches
 EXCHANGE = frozenset({"deadline", "retries", "bad_answers"})

@@ -13,16 +13,16 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from autofedavg import __version__
-from autofedavg.client import Client
-from autofedavg.engines.dropin.courier import MODELS
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, TrainingError, error_facts
+from autofedavg.core.problem import CaseScore, LocalData
+from autofedavg.core.seeds import Purpose, Seeds, every_seed
+from autofedavg.core.trainer import Batch, Loss, Training, Workbench
 from autofedavg.engines.dropin.described import described
-from autofedavg.errors import AutoFedAvgError, ConfigError, TrainingError, error_facts
-from autofedavg.loaders import LoaderData, LoaderSite
-from autofedavg.notes import Note, model_of
-from autofedavg.problem import CaseScore, LocalData
-from autofedavg.seeds import Purpose, Seeds, every_seed
-from autofedavg.shelves import MemoryShelf
-from autofedavg.workbench import Batch, Loss, Training, Workbench
+from autofedavg.engines.dropin.transport import MODELS
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Note, model_of
+from autofedavg.tasks.loaders import LoaderData, LoaderSite
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autofedavg.core.errors import ConfigError, RunError
+from autofedavg.engines.flare.authorization import NO_POLICY, tightened
 from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR
-from autofedavg.engines.flare.rights import NO_POLICY, tightened
-from autofedavg.errors import ConfigError, RunError
-from autofedavg.experiment.store import disk_errors, write_atomically
+from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 
-DOOR = "autofedavg.engines.flare.door.SiteDoor"
+DOOR = "autofedavg.engines.flare.access.SiteDoor"
 DOOR_FILE = "autofedavg__p_resources.json"  # FLARE's name for more parts of a main process
 
 

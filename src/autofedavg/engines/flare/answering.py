@@ -11,14 +11,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from torch import nn
 
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, error_facts
+from autofedavg.core.trainer import Loss
 from autofedavg.engines.dropin.responder import Batches, Responder
+from autofedavg.engines.flare.access import Door
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.door import Door
 from autofedavg.engines.flare.pushing import VERB
-from autofedavg.errors import AutoFedAvgError, ConfigError, error_facts
-from autofedavg.notes import Note
-from autofedavg.wire import WireError
-from autofedavg.workbench import Loss
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import WireError
 
 TOPIC = "autofedavg_dropin"
 BY_WEIGHTS = "autofedavg_by_weights"  # header of a message

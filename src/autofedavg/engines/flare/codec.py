@@ -19,8 +19,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from autofedavg.notes import Note
-from autofedavg.wire import (
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import (
     WireError,
     checked,
     decode,

@@ -12,12 +12,12 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from autofedavg.core.errors import AutoFedAvgError
 from autofedavg.engines.flare.export import JOB_FILE, text_in
-from autofedavg.engines.flare.fleet import FlareFleet
-from autofedavg.engines.remote.hosting import host
+from autofedavg.engines.flare.transport import FlareFleet
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import AutoFedAvgError
-from autofedavg.experiment.desk import Paused
+from autofedavg.engines.remote.server import host
+from autofedavg.experiment.selection import Paused
 
 RUNS = "autofedavg-runs"  # in the server's workspace, where no job's end removes it
 RUNS_VARIABLE = "AUTOFEDAVG_RUNS"

@@ -18,15 +18,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from autofedavg.core.errors import AutoFedAvgError, from_outside
+from autofedavg.engines.flare.access import Door
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.door import Door
 from autofedavg.engines.flare.export import text_in
-from autofedavg.engines.flare.fleet import BY_TASK, GLANCE, IN_LETTERS, LETTERS, TOPIC
 from autofedavg.engines.flare.pushing import VERB, WITHIN
-from autofedavg.engines.remote.desk import SiteDesk
-from autofedavg.errors import AutoFedAvgError, from_outside
-from autofedavg.notes import Note
-from autofedavg.wire import WireError, not_sent
+from autofedavg.engines.flare.transport import BY_TASK, GLANCE, IN_LETTERS, LETTERS, TOPIC
+from autofedavg.engines.remote.site import SiteDesk
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import WireError, not_sent
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import ConfigError
 
 APP = "app"
 JOB_FILE = "autofedavg_job.json"  # a file: FLARE expands braces in its own configuration

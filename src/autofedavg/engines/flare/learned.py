@@ -16,11 +16,11 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from torch import Tensor
 
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts
 from autofedavg.engines.dropin.learner import SETTINGS, WeightLearner
 from autofedavg.engines.flare.answering import TOPIC, LearnedWeights, read, written
 from autofedavg.engines.flare.pushing import answer, push
-from autofedavg.errors import AutoFedAvgError, ConfigError, RunError, error_facts
-from autofedavg.notes import Lost, Note
+from autofedavg.federation.messages import Lost, Note
 
 COMPONENT = "learned_weights"
 PACKAGE = "autofedavg"  # installed at every site, so FLARE need not put it into the job

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from autofedavg.core.errors import RunError, missing_extra
 from autofedavg.engines.flare.export import export
-from autofedavg.engines.flare.kits import ADMIN, Kits, furnish, provision
-from autofedavg.engines.remote.guard import Guard, free_port
+from autofedavg.engines.flare.provisioning import ADMIN, Kits, furnish, provision
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import RunError, missing_extra
+from autofedavg.engines.remote.processes import Guard, free_port
 
 PATIENCE = 120.0  # seconds for server and sites to find each other
 TICK = 0.2

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from autofedavg.notes import Lost, Note
-from autofedavg.wire import WireError
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.serialization import WireError
 
 VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
 ENDLESS = 30 * 24 * 3600.0  # seconds: what a message without a limit is given

@@ -11,7 +11,7 @@ import os
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from autofedavg.engines.flower.errands import ACTIONS, answer
+from autofedavg.engines.flower.dispatch import ACTIONS, answer
 
 app = ClientApp()
 

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 
 from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel
-from autofedavg.notes import Note
-from autofedavg.wire import WireError, checked, facts_of_text, facts_text, refuse_changed, seal
+from autofedavg.federation.messages import Note
+from autofedavg.federation.serialization import (
+    WireError,
+    checked,
+    facts_of_text,
+    facts_text,
+    refuse_changed,
+    seal,
+)
 
 _TYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i2", "|i1", "|u1"})
 

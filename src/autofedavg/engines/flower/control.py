@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
 
 
 @dataclass(frozen=True)

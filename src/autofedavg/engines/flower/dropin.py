@@ -13,14 +13,14 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from torch import nn
 
-from autofedavg.averaging import Bank
+from autofedavg.core.bank import Bank
+from autofedavg.core.errors import AutoFedAvgError, error_facts
+from autofedavg.core.trainer import Loss
 from autofedavg.engines.dropin.responder import BankShelf, Batches, Responder
 from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.records import ARRAYS, NOTE, from_records, to_records
-from autofedavg.errors import AutoFedAvgError, error_facts
-from autofedavg.notes import Note, bag_of, model_of
-from autofedavg.wire import WireError
-from autofedavg.workbench import Loss
+from autofedavg.federation.messages import Note, bag_of, model_of
+from autofedavg.federation.serialization import WireError
 
 ACTION = "autofedavg"
 STATE = "autofedavg-"  # what the names of our records in a context begin with

@@ -48,8 +48,8 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-from autofedavg.engines.flower.errands import ACTIONS, answer, said
-from autofedavg.errors import RunError
+from autofedavg.core.errors import RunError
+from autofedavg.engines.flower.dispatch import ACTIONS, answer, said
 
 log = logging.getLogger(__name__)
 

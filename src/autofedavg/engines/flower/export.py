@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from autofedavg import __version__
+from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import ConfigError
-from autofedavg.experiment.store import disk_errors
+from autofedavg.experiment.folder_writer import disk_errors
 
 COMPONENTS = "autofedavg.engines.flower"
 

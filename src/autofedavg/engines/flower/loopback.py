@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from autofedavg.core.errors import RunError, missing_extra
 from autofedavg.engines.flower.certificates import (
     CA,
     CERTIFICATE,
@@ -28,9 +29,8 @@ from autofedavg.engines.flower.certificates import (
 from autofedavg.engines.flower.control import Control, Outcome
 from autofedavg.engines.flower.export import export, quoted
 from autofedavg.engines.flower.resident import FOLDER, RUNS, short_home
-from autofedavg.engines.remote.guard import Guard, free_port
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import RunError, missing_extra
+from autofedavg.engines.remote.processes import Guard, free_port
 
 HOST = "127.0.0.1"
 TICK = 0.2

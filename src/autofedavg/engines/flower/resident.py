@@ -19,8 +19,8 @@ import threading
 import time
 from pathlib import Path
 
+from autofedavg.core.errors import RunError
 from autofedavg.engines.flower.parcel import BadParcel, Parcel, receive, send
-from autofedavg.errors import RunError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from flwr.proto.node_pb2 import NodeInfo
 
-from autofedavg.notes import Lost
+from autofedavg.federation.messages import Lost
 
 NAMING = 20.0  # seconds a node has to say its name
 SULKING = 15.0  # seconds before one that did not is asked again

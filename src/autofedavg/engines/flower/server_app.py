@@ -9,8 +9,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from autofedavg.core.errors import ConfigError
 from autofedavg.engines.flower.resident import DEFAULT_RUNS, RUNS
-from autofedavg.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Runs the job, or goes on with it where its run folder is there already."""
-    from autofedavg.engines.flower.fleet import FlowerFleet
     from autofedavg.engines.flower.roster import nameless_allowed
-    from autofedavg.engines.remote.hosting import host
+    from autofedavg.engines.flower.transport import FlowerFleet
     from autofedavg.engines.remote.job import Job
+    from autofedavg.engines.remote.server import host
 
     text = context.run_config.get("job")
     if not isinstance(text, str):

@@ -19,13 +19,13 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 from flwr.supercore import log
 from torch import Tensor
 
+from autofedavg.core.errors import ConfigError, error_facts, from_outside, printable
 from autofedavg.engines.dropin.learner import SETTINGS, Learned, WeightLearner
 from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.dropin import ACTION, LINES
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.errors import ConfigError, error_facts, from_outside, printable
-from autofedavg.notes import Lost, Note
-from autofedavg.wire import WireError
+from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.serialization import WireError
 
 DEADLINE = 3600.0  # seconds: what Flower's own strategies wait for training
 

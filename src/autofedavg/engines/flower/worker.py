@@ -22,7 +22,7 @@ from autofedavg.engines.flower.parcel import BadParcel, Parcel, receive, send
 from autofedavg.engines.flower.resident import BYE, IDLE, LOCK, MOST_IDLE, SOCKET, same_user
 
 if TYPE_CHECKING:
-    from autofedavg.engines.remote.desk import SiteDesk
+    from autofedavg.engines.remote.site import SiteDesk
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def serve(listener: socket.socket, idle: float) -> None:
 
 
 def _desk(request: Parcel) -> SiteDesk:
-    from autofedavg.engines.remote.desk import SiteDesk  # PyTorch: not before somebody waits for it
+    from autofedavg.engines.remote.site import SiteDesk  # PyTorch: not before somebody waits for it
 
     local = request.about.get("local")
     return SiteDesk(request.about["job"], request.about["site"], Path(local) if local else None)
@@ -84,8 +84,8 @@ def _desk(request: Parcel) -> SiteDesk:
 
 def _answer(desk: SiteDesk, request: Parcel) -> Parcel:
     from autofedavg.engines.flower.codec import pack, unpack
-    from autofedavg.notes import Note
-    from autofedavg.wire import WireError, not_sent
+    from autofedavg.federation.messages import Note
+    from autofedavg.federation.serialization import WireError, not_sent
 
     try:
         note = unpack(request)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from autofedavg.errors import from_outside
+from autofedavg.core.errors import from_outside
 
 log = logging.getLogger(__name__)
 

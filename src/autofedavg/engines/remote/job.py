@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg import __version__
-from autofedavg.averaging import Layout
-from autofedavg.errors import ConfigError
+from autofedavg.core.bank import Layout
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.seeds import global_seed
 from autofedavg.experiment.config import check_name, parse_run
-from autofedavg.experiment.ledger import run_path
+from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.validation import Values
-from autofedavg.seeds import global_seed
 
 SCHEMA = 1
 WAIT = 600.0  # seconds: sites may have to prepare their data

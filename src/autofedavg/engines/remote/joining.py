@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from autofedavg import __version__
-from autofedavg.engines.remote.attendance import GONE, Attendance, Connected
-from autofedavg.engines.remote.desk import DATA, data_digest
-from autofedavg.engines.remote.job import Job
-from autofedavg.errors import (
+from autofedavg.core.errors import (
     AutoFedAvgError,
     ConfigError,
     DataError,
     FederationError,
     from_outside,
 )
-from autofedavg.notes import Lost, Note, Site
+from autofedavg.core.site import Site
+from autofedavg.engines.remote.attendance import GONE, Attendance, Connected
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.site import DATA, data_digest
+from autofedavg.federation.messages import Lost, Note
 
 log = logging.getLogger(__name__)
 

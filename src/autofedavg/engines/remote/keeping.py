@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from autofedavg.errors import ConfigError
+from autofedavg.core.errors import ConfigError
 
 STATE = "AUTOFEDAVG_STATE"  # environment variable: the folder
 SECRET = "secret"  # noqa: S105 - the name of the file

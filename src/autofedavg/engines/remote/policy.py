@@ -27,12 +27,12 @@ import json
 from collections import Counter
 from typing import Any
 
-from autofedavg.averaging import Layout
-from autofedavg.calls import MENDS
+from autofedavg.core.bank import Layout
+from autofedavg.core.errors import AutoFedAvgError, from_outside, printable
+from autofedavg.core.site import Facts
 from autofedavg.engines.remote.job import Job
-from autofedavg.errors import AutoFedAvgError, from_outside, printable
-from autofedavg.notes import Facts
-from autofedavg.wire import facts_text
+from autofedavg.federation.calls import MENDS
+from autofedavg.federation.serialization import facts_text
 
 # What the port itself says in a request: how models travel, and which.
 PORT: dict[str, frozenset[str]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from autofedavg.errors import ConfigError, did_you_mean
+from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.settings import Settings, setting
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.validation import Values, validate
-from autofedavg.settings import Settings, setting
-from autofedavg.task import Task
+from autofedavg.tasks.base import Task
 
 NAME = "autofedavg.toml"
 

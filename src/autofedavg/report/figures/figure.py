@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofedavg.errors import printable
+from autofedavg.core.errors import printable
 from autofedavg.report.sheets import to_sheet
 
 Spec = dict[str, Any]

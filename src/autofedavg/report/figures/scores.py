@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from autofedavg.evaluation import compare
+from autofedavg.core.evaluation import compare
 from autofedavg.report.differences import Difference, differences, told
 from autofedavg.report.figures.figure import (
     COLOURS,

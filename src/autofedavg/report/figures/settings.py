@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from autofedavg.evaluation import mean_and_spread
+from autofedavg.core.evaluation import mean_and_spread
 from autofedavg.report.figures.figure import (
     COLOURS,
     HEIGHT,

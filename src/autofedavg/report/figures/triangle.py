@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autofedavg.errors import printable
+from autofedavg.core.errors import printable
 from autofedavg.report.figures.dirichlet import HALF_HEIGHT, LEVELS, on_triangle, outlines
 from autofedavg.report.figures.figure import (
     COLOURS,

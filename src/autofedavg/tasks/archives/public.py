@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from autofedavg.errors import DataError
-from autofedavg.problem import LocalData, Problem
-from autofedavg.settings import setting
-from autofedavg.task import Progress
+from autofedavg.core.errors import DataError
+from autofedavg.core.problem import LocalData, Problem
+from autofedavg.core.settings import setting
 from autofedavg.tasks.archives.committed import Known, in_drawn_order, read_cases
 from autofedavg.tasks.archives.plausibility import warn_of_misplaced
 from autofedavg.tasks.archives.sources import Pair, Source, grid_of
+from autofedavg.tasks.base import Progress
+from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Case
@@ -26,7 +27,6 @@ from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, networ
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import ImageTask
 from autofedavg.tasks.lists.splits import split_digest
-from autofedavg.tasks.places import data_home
 
 
 class PublicTask(ImageTask):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.dicom import series_header
 from autofedavg.tasks.imaging.preparation import Classes
 from autofedavg.tasks.imaging.readers import nifti_header

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autofedavg.errors import DataError
-from autofedavg.task import Progress
+from autofedavg.core.errors import DataError
+from autofedavg.tasks.base import Progress
 from autofedavg.tasks.cifar import inert_pickle
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"

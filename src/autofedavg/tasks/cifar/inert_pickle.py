@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 
 PLAIN = {
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1",

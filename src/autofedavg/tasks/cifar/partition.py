@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 
 MINIMUM = 10
 ATTEMPTS = 1000

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autofedavg.errors import DataError
-from autofedavg.problem import CaseScore
-from autofedavg.seeds import Purpose, Seeds
-from autofedavg.stacked.pictures import Shown, Steps
+from autofedavg.core.errors import DataError
+from autofedavg.core.problem import CaseScore
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.core.trainer import Training
 from autofedavg.tasks.cifar.files import Pictures
-from autofedavg.workbench import Training
+from autofedavg.tasks.cifar.pictures import Shown, Steps
 
 SIZE = 32
 CLASSES = 10

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict

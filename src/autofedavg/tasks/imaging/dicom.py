@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.readers import DICOM, Header, Scan, from_itk, itk_header
 
 KEY = "0020|0032"  # Image Position (Patient)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.dicom import read_series, series_header
 from autofedavg.tasks.imaging.readers import (
     DICOM,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import Scan, offset
 from autofedavg.tasks.imaging.intensities import normalised
 from autofedavg.tasks.imaging.pipeline import Pipeline

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from autofedavg.settings import Settings, setting
+from autofedavg.core.settings import Settings, setting
 
 Normalise = Literal["window", "percentiles", "zscore"]
 Network = Literal["unet", "basic-unet"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from nibabel.orientations import apply_orientation, io_orientation
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import ROUNDING, Scan, digest, offset, read, read_label
 from autofedavg.tasks.imaging.image import (
     PreparedImage,

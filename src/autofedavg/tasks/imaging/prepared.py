@@ -21,13 +21,13 @@ from pathlib import Path
 
 import monai
 
-from autofedavg.errors import DataError
-from autofedavg.task import Progress
+from autofedavg.core.errors import DataError
+from autofedavg.tasks.base import Progress
+from autofedavg.tasks.imaging.cache import cache_home, writing
 from autofedavg.tasks.imaging.casefolder import Prepared, is_whole, write_case
 from autofedavg.tasks.imaging.files import identity
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BACKGROUND, BINARY, Arrays, Case, Classes, arrays
-from autofedavg.tasks.places import cache_home, writing
 
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
 ITK = (".nrrd", ".nhdr", ".mha", ".mhd")

@@ -16,13 +16,13 @@ import torch
 from nibabel.orientations import io_orientation
 from torch import Tensor, nn
 
-from autofedavg.problem import CaseScore
-from autofedavg.seeds import Purpose, Seeds
+from autofedavg.core.problem import CaseScore
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.core.trainer import Loss, Training
 from autofedavg.tasks.imaging.casefolder import Prepared
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
 from autofedavg.tasks.imaging.prefetch import ahead
-from autofedavg.workbench import Loss, Training
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.

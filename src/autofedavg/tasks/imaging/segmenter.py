@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from autofedavg.errors import DataError
-from autofedavg.task import Segmented
+from autofedavg.core.errors import DataError
+from autofedavg.tasks.base import Segmented
 from autofedavg.tasks.imaging.files import look, read
 from autofedavg.tasks.imaging.image import (
     prepare_layers,

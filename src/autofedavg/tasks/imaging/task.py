@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from autofedavg.errors import ConfigError
-from autofedavg.settings import setting
-from autofedavg.task import Progress, Task
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.settings import setting
+from autofedavg.tasks.base import Progress, Task
 
 if TYPE_CHECKING:
     from autofedavg.tasks.imaging.collection import Collection

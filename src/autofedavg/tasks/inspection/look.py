@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autofedavg.errors import DataError
-from autofedavg.settings import origins
-from autofedavg.task import Progress
-from autofedavg.tasks.datalist import Datalist
+from autofedavg.core.errors import DataError
+from autofedavg.core.settings import origins
+from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.inspection import page as paper
 from autofedavg.tasks.inspection import text as words
@@ -33,6 +32,7 @@ from autofedavg.tasks.inspection.tables import case_values, site_values, write_t
 from autofedavg.tasks.lists.fingerprint import CaseFacts
 from autofedavg.tasks.lists.listing import Entry
 from autofedavg.tasks.lists.splits import Split
+from autofedavg.tasks.lists.task import Datalist
 
 BINS = 48
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autofedavg.errors import printable
+from autofedavg.core.errors import printable
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.inspection.comparison import HIGH, LOW, Spread
 

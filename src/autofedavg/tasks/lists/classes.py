@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.lists.fingerprint import CaseFacts, Fingerprint
 from autofedavg.tasks.lists.listing import Listing
 

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import ValidationError, model_validator
 
-from autofedavg.errors import ConfigError
-from autofedavg.settings import setting
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.settings import setting
 from autofedavg.tasks.imaging.pipeline import BASIC_UNET, Normalise, Pipeline, Steps
 from autofedavg.tasks.lists.fingerprint import Fingerprint
 

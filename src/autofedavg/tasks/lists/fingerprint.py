@@ -20,13 +20,13 @@ import numpy as np
 from nibabel.orientations import io_orientation
 from scipy import stats
 
-from autofedavg.errors import DataError
-from autofedavg.task import Progress
+from autofedavg.core.errors import DataError
+from autofedavg.tasks.base import Progress
+from autofedavg.tasks.imaging.cache import cache_home, writing
 from autofedavg.tasks.imaging.files import Scan, identity, read_label
 from autofedavg.tasks.imaging.intensities import moments, written
 from autofedavg.tasks.imaging.preparation import Case, load
 from autofedavg.tasks.lists.listing import Entry, Listing
-from autofedavg.tasks.places import cache_home, writing
 
 VERSION = 4  # part of every key: raise it whenever the same file is measured otherwise
 LEVELS = tuple(np.linspace(0, 100, 101))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import DataError
+from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import stem
 from autofedavg.tasks.lists.listrows import (
     SPLIT_NAMES,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autofedavg.errors import DataError, did_you_mean
+from autofedavg.core.errors import DataError, did_you_mean
 
 COLUMNS = ("site", "image", "label", "split", "case", "patient", "fold")
 NEEDED = ("site", "image", "label")

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autofedavg.errors import DataError
-from autofedavg.seeds import Purpose, Seeds
+from autofedavg.core.errors import DataError
+from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.tasks.lists.listing import Entry, Listing
 
 Split = dict[str, dict[str, str]]  # site -> case -> train, validation or test

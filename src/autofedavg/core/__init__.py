@@ -1,0 +1,1 @@
+"""Numbers and settings: no files, no engine."""

@@ -1,0 +1,201 @@
+"""gamma: how free numbers beta become aggregation weights alpha on the simplex (Eq. 3).
+
+beta and alpha have shape (K,) for network-wise weights or (K, P) for layer-wise ones; clients are
+always the first dimension. Everything here is float64 on the CPU (decision 2).
+
+theta is what gradient steps are taken in. For the softmax and for the Dirichlet with a floor it is
+beta itself, so averaging theta over clients is the paper's averaging of beta; with `softplus`,
+beta = 1 + floor + softplus(theta).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from autofedavg.core.errors import ConfigError
+
+
+class Constraint(Protocol):
+    """What Algorithm 1 needs of gamma."""
+
+    @property
+    def name(self) -> str:
+        """As in a study: "softmax" or "dirichlet"."""
+
+    def initial(self, K: int, P: int | None = None) -> Tensor:
+        """beta^0, equal for all clients: (K,), or (K, P) when P is given."""
+
+    def alpha(self, beta: Tensor) -> Tensor:
+        """The weights used for aggregation: Eq. 4, or the mode of Eq. 6."""
+
+    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
+        """The weights used for learning steps from one beta, a row for each: (n, K[, P]).
+
+        Not to be differentiated: `sensitivity` says how they move.
+        """
+
+    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
+        """What samples alphas move by with beta: d alpha_i / d beta_k = it_k (1[i = k] - alpha_i).
+
+        This is exact for the softmax, and the implicit reparameterisation of a Dirichlet sample.
+        """
+
+    def mean(self, beta: Tensor) -> Tensor:
+        """The expected weights, for the layer-wise smoothing loss; differentiable in beta."""
+
+    def free(self, beta: Tensor) -> Tensor:
+        """Theta of beta."""
+
+    def beta(self, theta: Tensor) -> Tensor:
+        """Beta of theta, kept legal; differentiable."""
+
+    def bend(self, theta: Tensor) -> Tensor:
+        """The derivative of `beta`, number by number."""
+
+    def note(self) -> dict[str, Any]:
+        """Plain values from which `constraint` rebuilds this object at a client."""
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Eq. 4: alpha_k = exp(beta_k) / sum_i exp(beta_i).
+
+    Example:
+        >>> Softmax().alpha(Softmax().initial(2)).tolist()
+        [0.5, 0.5]
+    """
+
+    beta0: float = 0.0
+    name: str = "softmax"
+
+    def initial(self, K: int, P: int | None = None) -> Tensor:
+        return _constant(self.beta0, K, P)
+
+    def alpha(self, beta: Tensor) -> Tensor:
+        return torch.softmax(beta, dim=0)
+
+    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
+        return self.alpha(beta).repeat(len(chances), *[1] * beta.dim())
+
+    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
+        return alphas
+
+    def mean(self, beta: Tensor) -> Tensor:
+        return self.alpha(beta)
+
+    def free(self, beta: Tensor) -> Tensor:
+        return beta.clone()
+
+    def beta(self, theta: Tensor) -> Tensor:
+        return theta
+
+    def bend(self, theta: Tensor) -> Tensor:
+        return torch.ones_like(theta)
+
+    def note(self) -> dict[str, Any]:
+        return {"name": self.name, "beta0": self.beta0}
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Eq. 5: alpha ~ Dir(beta) while learning; Eq. 6, the mode, for aggregation.
+
+    Eq. 6 is a mode only while every beta_k > 1, so beta is kept above 1: by a floor, or by
+    beta = 1.001 + softplus(theta).
+
+    Example:
+        >>> Dirichlet().alpha(torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)).tolist()
+        [0.16666666666666666, 0.3333333333333333, 0.5]
+
+    Note:
+        The paper says nothing of beta_k <= 1: decision 2.
+    """
+
+    beta0: float = 6.0
+    keep_above_one: Literal["softplus", "floor"] = "floor"
+    floor: float = 1e-3
+    name: str = "dirichlet"
+
+    def __post_init__(self) -> None:
+        if not self.beta0 > 1 + self.floor:
+            raise ConfigError(
+                f"beta0 = {self.beta0} leaves the Dirichlet's mode (Eq. 6) undefined",
+                where="beta0",
+                remedy=f"use a value above {1 + self.floor} (the paper: 6.0)",
+            )
+
+    def initial(self, K: int, P: int | None = None) -> Tensor:
+        return _constant(self.beta0, K, P)
+
+    def alpha(self, beta: Tensor) -> Tensor:
+        return (beta - 1) / (beta - 1).sum(dim=0, keepdim=True)
+
+    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
+        # What torch.distributions.Dirichlet.rsample does, which knows the global generator alone.
+        if not bool(torch.isfinite(beta).all()):  # what is drawn from it would look legal
+            raise ValueError(f"beta is not finite: {beta.tolist()}")
+        last = beta.movedim(0, -1)
+        alphas = torch.stack([torch._sample_dirichlet(last, chance) for chance in chances])
+        return alphas.movedim(-1, 1)
+
+    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
+        samples = alphas.movedim(1, -1).contiguous()
+        betas = beta.movedim(0, -1).expand_as(samples)
+        total = betas.sum(-1, keepdim=True).expand_as(betas)
+        return torch._dirichlet_grad(samples, betas, total).movedim(-1, 1)
+
+    def mean(self, beta: Tensor) -> Tensor:
+        return beta / beta.sum(dim=0, keepdim=True)
+
+    def free(self, beta: Tensor) -> Tensor:
+        if self.keep_above_one == "floor":
+            return beta.clone()
+        # Kept off the floor by a hair: at the floor itself theta would be minus infinity.
+        above = (beta - 1 - self.floor).clamp(min=1e-9)
+        return above + torch.log(-torch.expm1(-above))
+
+    def beta(self, theta: Tensor) -> Tensor:
+        if self.keep_above_one == "floor":
+            return theta.clamp(min=1 + self.floor)
+        return 1 + self.floor + torch.nn.functional.softplus(theta)
+
+    def bend(self, theta: Tensor) -> Tensor:
+        if self.keep_above_one == "floor":
+            return (theta >= 1 + self.floor).to(theta.dtype)
+        return torch.sigmoid(theta)
+
+    def note(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "beta0": self.beta0,
+            "keep_above_one": self.keep_above_one,
+            "floor": self.floor,
+        }
+
+
+def constraint(note: dict[str, Any]) -> Constraint:
+    """The constraint a server described with `Constraint.note`."""
+    kinds: dict[str, type[Softmax] | type[Dirichlet]] = {
+        "softmax": Softmax,
+        "dirichlet": Dirichlet,
+    }
+    return kinds[note["name"]](**note)
+
+
+def smoothing(alpha: Tensor) -> Tensor:
+    """The layer-wise smoothing loss: mean over p of ||alpha_{p+1} - alpha_p||^2, alpha (K, P).
+
+    Note:
+        The paper names this loss without its form: decision 11.
+    """
+    steps = max(1, alpha.shape[1] - 1)  # a single layer has no neighbour
+    return (alpha[:, 1:] - alpha[:, :-1]).square().sum() / steps
+
+
+def _constant(value: float, K: int, P: int | None) -> Tensor:
+    return torch.full((K,) if P is None else (K, P), value, dtype=torch.float64)

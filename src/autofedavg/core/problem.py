@@ -1,0 +1,78 @@
+"""What is learned, and from whose data: a network, a loss, and what a site's data can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from autofedavg.core.bank import Layout, Model
+from autofedavg.core.seeds import Purpose, Seeds, global_seed
+from autofedavg.core.site import Site
+from autofedavg.core.trainer import Batch, Loss, Training
+
+
+class CaseScore(NamedTuple):
+    """One metric of one case."""
+
+    case: str
+    metric: str
+    value: float
+
+
+class LocalData(Protocol):
+    """What a client needs to know of its own data; made by a task, or by you.
+
+    A site of labelled images may also have `class_counts() -> Sequence[int] | None`, the number of
+    its training cases per class: FedMA weighs the classifier with them.
+    """
+
+    def settle(self, device: torch.device) -> None:
+        """Told once where the network is; may move its data there."""
+
+    def cases(self) -> Mapping[str, int]:
+        """The number of cases per split: train, validation, test (and holdout)."""
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
+        """The M_k batches of round t; the same ones whenever asked."""
+
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Batch:
+        """The batch of step s of LearnAggWeight in round t; the same one whenever asked."""
+
+    def score(self, network: nn.Module, split: str) -> list[CaseScore]:
+        """Scores a network on every case of a split."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned: a network, a loss, and every site's data.
+
+    Args:
+        network: builds the network; every call must build the same architecture.
+        loss: (network, batch) -> scalar.
+        sites: each site's data, by name.
+        metric: the score by which models are chosen; higher is better.
+        counted: whether every site scores exactly the cases that it counts.
+        steady: whether network and loss always do the same operations on tensors, so that a GPU
+            may record a step and replay it; not so where Python code decides by what a batch holds.
+    """
+
+    network: Callable[[], nn.Module]
+    loss: Loss
+    sites: Mapping[str, LocalData]
+    metric: str = "dice"
+    counted: bool = True
+    steady: bool = False
+
+    def initial(self, seeds: Seeds) -> tuple[Model, Layout]:
+        """w^0 and the layout of the network, from the run's seed."""
+        with global_seed(seeds.number("server", Purpose.INIT)):
+            network = self.network()
+        layout = Layout.of(network)
+        return layout.read(network), layout
+
+    def roster(self) -> list[Site]:
+        return [Site(name, dict(data.cases())) for name, data in sorted(self.sites.items())]

@@ -1,0 +1,301 @@
+"""One resident network whose whole state is one vector: loading a client's model is one copy.
+
+Parameters, their gradients and floating buffers are views of two flat tensors, and the optimiser
+works on the flat parameter vector, so nothing is built per client or per round.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from autofedavg.core.bank import Layout, Model
+from autofedavg.core.cuda_graphs import Replays
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.forms import Form, reshaped
+from autofedavg.core.layout import no_counters
+from autofedavg.core.settings import Settings, setting
+
+Batch = Any
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+class Training(Settings):
+    """How a client trains its local model: LocalTrain of Algorithm 1."""
+
+    epochs: int = setting(
+        0, origin="ours", help="passes over the local data a round, instead of iterations", ge=0
+    )
+    iterations: int = setting(
+        lambda known: 0 if known.get("epochs") else 300,
+        origin="paper Sec. 4.2.1",
+        help="M_k, local steps a round; 0 when epochs are given",
+        ge=0,
+    )
+    batch_size: int = setting(4, origin="paper Sec. 4.2.1", help="cases in a batch", ge=1)
+    optimiser: Literal["adam", "sgd"] = setting(
+        "adam", origin="paper Sec. 4.2.1", help="local optimiser, restarted every round"
+    )
+    learning_rate: float = setting(1e-4, origin="paper Sec. 4.2.1", help="local step size", gt=0)
+    betas: tuple[float, float] = setting(
+        (0.5, 0.99), origin="paper Sec. 4.2.1", help="Adam's two decay rates"
+    )
+    momentum: float = setting(0.9, origin="derived from FedMA's code", help="SGD's momentum", ge=0)
+    weight_decay: float = setting(0.0, origin="paper Sec. 4.2.1", help="L2 penalty", ge=0)
+    schedule: Literal["constant", "cosine"] = setting(
+        "constant", origin="paper Sec. 4.2.1", help="step size over the rounds"
+    )
+    precision: Literal["float32", "bf16"] = setting(
+        "float32", origin="ours", help="arithmetic of forward and backward"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Training:
+        if bool(self.epochs) == bool(self.iterations):
+            raise ValueError("set either iterations or epochs, the other one to 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must lie between 0 and 1, not {self.betas}")
+        return self
+
+    def rate(self, t: int, T: int) -> float:
+        """The step size of round t of T."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (t - 1) / T))
+
+    def changed(self, rate: float, passes: int, weight_decay: float | None) -> Training:
+        """The same training with another step size (a factor), length (a factor) and penalty."""
+        decay = self.weight_decay if weight_decay is None else weight_decay
+        return self.model_copy(
+            update={
+                "learning_rate": self.learning_rate * rate,
+                "epochs": self.epochs * passes,
+                "iterations": self.iterations * passes,
+                "weight_decay": decay,
+            }
+        )
+
+
+class Workbench:
+    """A network, its flat state and its optimiser, used by every client of a worker in turn.
+
+    On a GPU, steps of a `steady` one (see `problem.Problem`) are recorded and replayed.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: Loss,
+        training: Training,
+        device: torch.device,
+        steady: bool = False,
+    ) -> None:
+        self.network = network.to(device).train()
+        self.loss_of = loss
+        self.device = device
+        self.training = training
+        self.layout = Layout.of(self.network)
+        self.flat = self.layout.read(self.network).values
+        self.gradient = torch.zeros(self.layout.trainable, dtype=self.layout.dtype, device=device)
+        self._counters = self._bind()
+        self._parameters = nn.Parameter(self.flat[: self.layout.trainable])
+        self._parameters.grad = self.gradient
+        self._replays = Replays(device) if steady and device.type == "cuda" else None
+        self._rate = torch.zeros((), device=device)
+        self._start = torch.empty(0, device=device)
+        self._optimiser = self._make_optimiser()
+        self._variant: Workbench | None = None
+        self._variant_form: Form | None = None
+
+    def variant(self, form: Form | None, training: Training | None = None) -> Workbench:
+        """This workbench, or one for another form or training; the latest other one is kept.
+
+        Args:
+            form: None for the network as it is.
+            training: None for the training as it is.
+        """
+        wanted = self.training if training is None else training
+        if form is None and (wanted is self.training or wanted == self.training):
+            return self
+        kept = self._variant
+        if kept is None or self._variant_form != form or kept.training != wanted:
+            network = copy.deepcopy(self.network) if form is None else reshaped(self.network, form)
+            kept = self._variant = Workbench(
+                network, self.loss_of, wanted, self.device, self._replays is not None
+            )
+            self._variant_form = form
+        return kept
+
+    def drawn(self) -> Model:
+        """New weights for every module, from PyTorch's global generator: a new model.
+
+        They are drawn on the CPU, so that they are the same on every device.
+
+        Raises:
+            ConfigError: a module holds parameters and cannot draw them.
+        """
+        network = copy.deepcopy(self.network).cpu()
+        for name, module in network.named_modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise ConfigError(
+                    f"{name or type(module).__name__} cannot draw new weights: "
+                    "it has no reset_parameters",
+                    where=type(network).__name__,
+                    remedy="give it one, or set method.initial = 'shared'",
+                )
+        return self.layout.read(network)
+
+    def load(self, model: Model) -> None:
+        """Puts a model into the network."""
+        self.flat.copy_(model.values)
+        if self._counters:
+            sizes = [counter.numel() for counter in self._counters]
+            for counter, piece in zip(
+                self._counters, torch.split(model.counters, sizes), strict=True
+            ):
+                counter.copy_(piece.reshape(counter.shape))
+
+    def model(self) -> Model:
+        """The network's state as a new model."""
+        return self.state().clone()
+
+    def state(self) -> Model:
+        """The network's state as it lies there: good until the network is used again."""
+        whole = [counter.reshape(-1).to(torch.int64) for counter in self._counters]
+        return Model(self.flat, torch.cat(whole) if whole else no_counters(self.device))
+
+    def train(self, batches: Iterable[Batch], rate: float, mu: float = 0.0) -> Tensor:
+        """Takes one optimiser step per batch, from a fresh optimiser state.
+
+        Args:
+            batches: the M_k batches.
+            rate: the step size.
+            mu: FedProx's pull towards the model training started from: (mu/2)||w - w^{t-1}||^2.
+
+        Returns:
+            The loss of every step, on the device (so that nothing waits inside the loop).
+        """
+        self._set_mode(train=True)
+        self._restart(rate)
+        if mu:
+            self._start = self._kept(self._start)
+
+        def step(batch: Batch) -> Tensor:
+            loss = self._backward(batch)
+            if mu:
+                self.gradient.add_(self._parameters.detach() - self._start, alpha=mu)
+            self._optimiser.step()
+            return loss
+
+        losses = [self._done(("train", mu), batch, step) for batch in batches]
+        if len(losses) == 1:
+            return losses[0].reshape(1)
+        return torch.stack(losses) if losses else torch.empty(0)
+
+    def differentiate(
+        self, model: Model, batch: Batch, mode: Literal["eval", "train"]
+    ) -> tuple[Tensor, Tensor]:
+        """Grad L(w; x) at a given model: (gradient (D',), loss). The gradient is reused."""
+        self.load(model)
+        self._set_mode(train=mode == "train")
+        loss = self._done(mode, batch, self._backward)
+        return self.gradient, loss
+
+    def _done(self, kind: Hashable, batch: Batch, step: Callable[[Batch], Tensor]) -> Tensor:
+        """One step's loss; the step is replayed where it can be."""
+        return step(batch) if self._replays is None else self._replays.step(kind, batch, step)
+
+    def _restart(self, rate: float) -> None:
+        """A fresh optimiser. What a recorded step reads and writes must stay where it is."""
+        if self._replays is None:
+            self._optimiser.state.clear()
+            self._optimiser.param_groups[0]["lr"] = rate
+            return
+        self._rate.fill_(rate)
+        for kept in self._optimiser.state.values():
+            for tensor in kept.values():
+                tensor.zero_()
+
+    def _kept(self, place: Tensor) -> Tensor:
+        """The parameters as they are now, in the same place every time."""
+        now = self.flat[: self.layout.trainable]
+        return place.copy_(now) if place.shape == now.shape else now.clone()
+
+    def _set_mode(self, *, train: bool) -> None:
+        # Setting it walks every module: dear where a client takes only a few small steps.
+        if self.network.training != train:
+            self.network.train(train)
+
+    def _backward(self, batch: Batch) -> Tensor:
+        self.gradient.zero_()
+        with self._arithmetic():
+            loss = self.loss_of(self.network, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        if self.training.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        settings = self.training
+        rate = settings.learning_rate if self._replays is None else self._rate
+        if settings.optimiser == "sgd":
+            return torch.optim.SGD(
+                [self._parameters],
+                lr=rate,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+                fused=True,
+            )
+        return torch.optim.Adam(
+            [self._parameters],
+            lr=rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            capturable=self._replays is not None,
+            fused=True,
+        )
+
+    def _bind(self) -> list[Tensor]:
+        """Makes the network's tensors views of the flat ones; returns its integer buffers."""
+        named = dict(self.network.named_parameters())
+        owners = dict(self.network.named_modules())
+        for entry in self.layout.entries:
+            view = self.flat[entry.start : entry.stop].view(entry.shape)
+            if entry.name in named:
+                parameter = named[entry.name]
+                parameter.data = view
+                if entry.stop <= self.layout.trainable:
+                    parameter.grad = self.gradient[entry.start : entry.stop].view(entry.shape)
+            else:
+                owner, _, leaf = entry.name.rpartition(".")
+                owners[owner]._buffers[leaf] = view
+        buffers = dict(self.network.named_buffers())
+        return [buffers[name] for name, _ in self.layout.counters]
+
+
+def checked_device(device: str) -> torch.device:
+    """The device, from now on this process's GPU if it is one, or an error that says why not."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
+        ) from error
+    found = torch.device(device)
+    if found.type == "cuda" and found.index is not None:
+        torch.cuda.set_device(found)
+    return found

@@ -1,0 +1,189 @@
+"""Keeps a family of processes, and ends all of it when its own parent is gone, however that went.
+
+`python -m autofedavg.engines.remote.processes` reads one JSON request a line from standard input
+and answers each with one line. All descendants, also those that have left their session or lost
+their parent, come down to it (PR_SET_CHILD_SUBREAPER), so none escapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autofedavg.core.errors import RunError
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>
+LOOK = 0.5  # seconds between two looks at the parent
+
+
+class Guard:
+    """A guard process, from its parent's side."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "autofedavg.engines.remote.processes", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for the parent, which then ends the guard
+        )
+
+    def start(
+        self,
+        args: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
+        folder: Path | None = None,
+    ) -> int:
+        """Starts a process whose output goes to a log, in this folder; its number."""
+        what = {"start": [*args], "variables": {**variables}, "log": str(log)}
+        return int(self._ask({**what, "folder": str(folder or Path.cwd())}))
+
+    def alive(self, process: int) -> bool:
+        """Whether a process it started still runs."""
+        return bool(self._ask({"alive": process}))
+
+    def sweep(self) -> None:
+        """Ends what processes that have died have left behind."""
+        self._ask({"sweep": True})
+
+    def close(self) -> None:
+        """Ends all of them, and returns when they are gone; may be called again."""
+        if self._process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        pipe, answers = self._process.stdin, self._process.stdout
+        try:
+            if pipe and answers:
+                pipe.write(json.dumps(request).encode() + b"\n")
+                pipe.flush()
+                return json.loads(answers.readline())
+        except (BrokenPipeError, ValueError):
+            pass
+        raise RunError("the process that keeps the other ones was ended from outside")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on at this moment."""
+    with socket.socket() as attempt:
+        attempt.bind(("127.0.0.1", 0))
+        return int(attempt.getsockname()[1])
+
+
+def main() -> None:
+    """Serves until the parent closes the pipe or is gone; then ends everything."""
+    parent = int(sys.argv[1])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        _serve(parent)
+    finally:
+        _end_all()
+
+
+def _serve(parent: int) -> None:
+    gone: set[int] = set()
+    started: set[int] = set()
+    # The dead are reaped at once: FLARE's jobs go on while their parent's number is still taken.
+    signal.signal(signal.SIGCHLD, lambda *_: gone.update(_reaped()))
+    rest = b""
+    while os.getppid() == parent:
+        if not select.select([sys.stdin], [], [], LOOK)[0]:
+            continue
+        read = os.read(sys.stdin.fileno(), 65536)
+        if not read:
+            return
+        *lines, rest = (rest + read).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            answer: Any = True
+            if "start" in request:
+                # A number may have been another's, who is gone; nobody is counted in between.
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+                started.add(answer := _start(request))
+                gone.discard(answer)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            elif "alive" in request:
+                answer = request["alive"] not in gone
+            else:
+                while _kill(set(_children()) - started):
+                    time.sleep(0.01)
+            os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+
+
+def _start(request: dict[str, Any]) -> int:
+    """Starts a process in a group of its own that dies with the guard."""
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    child = os.fork()
+    if child:
+        os.close(log)
+        return child
+    try:
+        os.setsid()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.chdir(request["folder"])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        args = request["start"]
+        os.execvpe(args[0], args, {**os.environ, **request["variables"]})  # noqa: S606 - our own
+    finally:
+        os._exit(127)
+
+
+def _reaped() -> list[int]:
+    """Children that have died and are now forgotten by the system."""
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while number := os.waitpid(-1, os.WNOHANG)[0]:
+            found.append(number)
+    return found
+
+
+def _end_all() -> None:
+    """Kills children until there are none; the children of the dead come down to this process."""
+    while _kill(set(_children())):
+        time.sleep(0.01)
+        _reaped()
+
+
+def _kill(processes: set[int]) -> set[int]:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return processes
+
+
+def _children() -> list[int]:
+    me = str(os.getpid())
+    found = []
+    for about in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if about.read_text().rpartition(")")[2].split()[1] == me:
+                found.append(int(about.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    main()

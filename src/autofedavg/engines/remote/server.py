@@ -1,0 +1,152 @@
+"""The server's side of a job, engine-free: the row is run, or gone on with, over its sites."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Batch
+from autofedavg.engines.remote.job import Job, without_paths
+from autofedavg.engines.remote.joining import Joined, RemoteFleet, Said, about_data, join
+from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.folder import Ledger, read_json, read_toml
+from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.row_run import Work, run_row
+from autofedavg.experiment.run import check_run
+from autofedavg.experiment.secret import secret_of
+from autofedavg.experiment.selection import Paused, Seen
+from autofedavg.federation.port import Federation
+
+log = logging.getLogger(__name__)
+
+
+def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
+    """Runs a job at the server, or goes on with it where its folder is there already.
+
+    Args:
+        job: what to run.
+        fleet: the engine's transport.
+        runs: the folder under which `<study>/<row>/seed-<n>` is written.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        AutoFedAvgError: the run failed; status.json says so, where it had begun.
+    """
+    path = job.folder(runs)
+    if _finished(job, path):
+        return path
+    try:
+        work = _prepare(job, fleet, path)
+    except AutoFedAvgError as error:
+        _say_failed(path, error)
+        raise
+    # A site that is connected and does not join would not join the next job either.
+    shut_out = fleet.waiting() if job.supervised else set()
+
+    def watch(seen: Seen) -> None:
+        returned = fleet.waiting() - shut_out if job.supervised and seen.t < seen.T else set()
+        if returned:
+            raise Paused(
+                f"{', '.join(sorted(returned))} came back",
+                where=str(path),
+                remedy="submit the job again: it goes on with them",
+            )
+
+    run_row(path, work, watch)
+    return path
+
+
+def _finished(job: Job, path: Path) -> bool:
+    """Whether the run is over already.
+
+    Raises:
+        ConfigError: a run of that name was begun with other settings.
+    """
+    if not (path / "config.toml").exists():
+        return False
+    begun = parse_run(read_toml(path / "config.toml"), str(path))
+    if without_paths(begun) != without_paths(job.row):
+        raise ConfigError(
+            "a run of this study, row and seed was begun with other settings",
+            where=str(path),
+            remedy="give the row or the study another name, or move that run away",
+        )
+    return Ledger(path).finished
+
+
+def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
+    """Has the sites join, and all at hand for the run."""
+    row, seeds = job.row, Seeds(job.seed)
+    known = (path / "config.toml").exists()
+    before = read_json(path / "environment.json").get("data", {}) if known else {}
+    server = Problem(row.task.network, _no_loss, {}, row.task.metric)
+    w0, layout = server.initial(seeds)
+    if layout.describe() != job.network:
+        raise ConfigError(
+            "the server's network has another shape than the job's",
+            where=f"job {job.study}/{row.name}",
+            remedy="install the same versions of autofedavg, MONAI and PyTorch everywhere",
+        )
+    said = join(job, fleet, before.get("sites", {}))
+    joined = Joined(fleet, job.sites, said)
+    check_run(row.method, row.T, row.general.select, server, joined.roster())
+    quorum = row.general.quorum or None
+    with disk_errors(path):
+        secret = secret_of(path)
+    federation = Federation(
+        joined, quorum=quorum, exchange=row.exchange, seeds=seeds, secret=secret, remote=True
+    )
+
+    def about() -> dict[str, Any]:
+        return environment(
+            "cpu",
+            seed=job.seed,
+            engine=fleet.name,
+            asked_device="cpu",
+            threads=job.threads,
+            workers=len(job.sites),
+            data=about_data(said),
+            metric=row.task.metric,
+            folds=list(row.folds),
+            layers=list(row.method.layer_names(layout)),
+        )
+
+    cautions = [*row.method.cautions(len(job.sites)), *_other_versions(said)]
+    return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
+
+
+def _other_versions(said: Said) -> list[str]:
+    """A word for every site whose PyTorch is not the server's."""
+    here = str(torch.__version__)
+    return [
+        f"site {name} has PyTorch {told.get('torch') or 'of no version'}, and the server {here}: "
+        "another version may give other last bits"
+        for name, told in sorted(said.items())
+        if told.get("torch") != here
+    ]
+
+
+def _say_failed(path: Path, error: AutoFedAvgError) -> None:
+    """Notes a failure before the run itself, unless another process is at work there."""
+    with disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(path)
+        try:
+            with folder.lock():
+                folder.set_status("failed", str(error), type(error).__name__)
+        except RunError:
+            log.error("%s", error)
+
+
+def _no_loss(network: nn.Module, batch: Batch) -> Tensor:
+    raise NotImplementedError  # the server has no data to compute it on

@@ -1,0 +1,1 @@
+"""All clients on this machine."""

@@ -1,0 +1,288 @@
+"""The simulator's clients on one GPU, taking their training steps together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.util import find_spec
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.constraints import constraint
+from autofedavg.core.errors import AutoFedAvgError, error_facts
+from autofedavg.core.forms import Form, reshaped
+from autofedavg.core.layout import no_counters
+from autofedavg.core.mixture import Samples
+from autofedavg.core.seeds import Purpose
+from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.stacked.layers import Layer, fits, layers_of
+from autofedavg.engines.simulator.stacked.schedule import slots_for
+from autofedavg.engines.simulator.workers import Crew
+from autofedavg.federation.client import Client, LocalTraining
+from autofedavg.federation.messages import Note
+from autofedavg.tasks.cifar.pictures import PictureSite, Steps
+
+if TYPE_CHECKING:
+    from autofedavg.engines.simulator.stacked.stack import Pictures, Stack
+
+log = logging.getLogger(__name__)
+
+AMPERE = (8, 0)  # the first generation with bf16 in hardware
+MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
+
+# The values of a request that the stack acts on. One with others goes to the clients themselves:
+# what the stack does not know it would leave out.
+TOGETHER: Mapping[str, set[str]] = {
+    "local_train": {
+        "t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "form", "sent", "up"
+    },
+    "update_beta": {"t", "s", "digest", "gamma", "layers", "rate", "smoothing", "mode", "data"},
+}  # fmt: skip
+
+
+def crew_of(clients: Mapping[str, Client]) -> Crew:
+    """A crew whose clients work together where network, data and training allow it."""
+    some = next(iter(clients.values()))
+    if some.workbench.device.type != "cuda" or len(clients) == 1:
+        return Crew(clients)
+    reason = why_not_together(clients)
+    if reason:
+        log.info("clients take their steps one after another: %s", reason)
+        return Crew(clients)
+    return StackedCrew(clients)
+
+
+def why_not_together(clients: Mapping[str, Client]) -> str:
+    """Why clients cannot take their steps together; nothing where they can."""
+    some = next(iter(clients.values()))
+    training = some.workbench.training
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if training.precision != "bf16" or training.optimiser != "sgd":
+        return "only SGD in bf16 is done together"
+    device = some.workbench.device
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
+        return "the GPU has no bf16"
+    if not all(isinstance(client.data, PictureSite) for client in clients.values()):
+        return "the sites' data are not pictures with classes"
+    if some.workbench.loss_of is not _pictures(some).plain_loss:
+        return "the loss is not the sites' own"
+    if some.workbench.layout.trainable != some.workbench.layout.size:
+        return "parts of the network are frozen"
+    layers = _layers(some, None)
+    if layers is None:
+        return "the network has layers other than 3 x 3 convolutions, maxima and linear ones"
+    if not fits(layers, training.batch_size):
+        return f"a batch of {training.batch_size} does not fit the kernels' tiles"
+    return ""
+
+
+def _layers(client: Client, form: Form | None) -> list[Layer] | None:
+    data, network = _pictures(client), client.workbench.network
+    built = network if form is None else reshaped(network, form)
+    return layers_of(built, len(data.shown.mean), data.shown.size)
+
+
+def _pictures(client: Client) -> PictureSite:
+    return cast(PictureSite, client.data)
+
+
+class Draw(NamedTuple):
+    """A batch, and what a sample of alpha is drawn with: once."""
+
+    batch: Steps
+    chance: torch.Generator
+
+
+class StackedCrew(Crew):
+    """Clients that train and weigh together; whatever else is asked, they answer one by one."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        super().__init__(clients)
+        self._number = {name: k for k, name in enumerate(clients)}
+        self._made: Stack | None = None
+        self._form: Form | None = None  # of the networks in it
+        self._shown: Pictures | None = None
+        self._ahead: dict[tuple[str, int, Training], Steps] = {}
+        self._drawn: dict[tuple[str, int, int, str], Draw] = {}
+        self._said = False  # that a request could not be stacked
+
+    def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
+        known = all(note.facts.keys() <= TOGETHER.get(verb, set()) for note in notes.values())
+        if verb == "update_beta" and known and self._alike(notes):
+            return self._weigh(notes)
+        if verb != "local_train" or not known:
+            if verb == "local_train" and not self._said:
+                log.info("clients train one after another: a request asks for more than the stack")
+                self._said = True
+            return super().answer(verb, notes)
+        answers: dict[str, Note] = {}
+        alike: dict[tuple[float, float, Training, Form | None], dict[str, LocalTraining]] = {}
+        for name, note in notes.items():
+            try:
+                job = self._clients[name].training_of(note)
+                if isinstance(job, Note):
+                    answers[name] = job
+                else:
+                    alike.setdefault((job.rate, job.mu, job.training, job.form), {})[name] = job
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        for jobs in alike.values():
+            answers |= self._train(jobs) if self._fits(jobs) else self._train_apart(jobs)
+        return {name: answers[name] for name in notes}
+
+    def _fits(self, jobs: Mapping[str, LocalTraining]) -> bool:
+        """Whether a network can be worked on together in the form it has there."""
+        (name, job), *_ = jobs.items()
+        if job.form is None or (self._made is not None and job.form == self._form):
+            return True
+        layers = _layers(self._clients[name], job.form)
+        return layers is not None and fits(layers, job.training.batch_size)
+
+    def _train_apart(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
+        answers = {}
+        for name, job in jobs.items():
+            try:
+                answers[name] = self._clients[name].train(job)
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        return answers
+
+    def _train(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
+        """Carries out local trainings that differ in nothing but their models and data."""
+        some = next(iter(jobs.values()))
+        stack = self._stack(some.form)
+        work, seeds = {}, {}
+        for name, job in jobs.items():
+            k, client = self._number[name], self._clients[name]
+            stack.put(k, job.start.values)
+            work[k] = self._steps(name, job.t, job.training)
+            seeds[k] = client.seeds.number(name, Purpose.NETWORK, job.t)
+        how = (some.rate, some.training.momentum, some.training.weight_decay, some.mu)
+        losses = stack.train(work, seeds, how)
+        # The GPU has all it needs: while it works, the next round's batches are drawn.
+        kept = {key: steps for key, steps in self._ahead.items() if key[1] > some.t}
+        self._ahead = kept | {
+            (name, job.t + 1, job.training): self._steps(name, job.t + 1, job.training)
+            for name, job in jobs.items()
+        }
+        answers = {}
+        for name, job in jobs.items():
+            k = self._number[name]
+            model = Model(stack.model(k), no_counters(stack.device))
+            try:
+                answers[name] = self._clients[name].trained(job, model, losses[k])
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        return answers
+
+    def _alike(self, notes: Mapping[str, Note]) -> bool:
+        """Whether all take one step from the same beta and models, without dropout."""
+        some, *others = notes.values()
+        how, beta = some.facts, some.arrays["beta"]
+        shelves = (self._clients[name].shelf for name in notes)
+        return (
+            how["mode"] == "eval"
+            and all(
+                note is some or (note.facts == how and torch.equal(beta, note.arrays["beta"]))
+                for note in others
+            )
+            and all(shelf.bank(how["digest"]) is not None for shelf in shelves)
+        )
+
+    def _weigh(self, notes: Mapping[str, Note]) -> dict[str, Note]:
+        """One step on beta for every client, each at its own sample of alpha."""
+        how = next(iter(notes.values())).facts
+        t, s, split = int(how["t"]), int(how["s"]), how["data"]
+        answers: dict[str, Note] = {}
+        work: dict[str, Draw] = {}
+        for name in notes:
+            try:
+                ready = self._drawn.pop((name, t, s, split), None)
+                work[name] = ready or self._draw(name, t, s, split)
+            except AutoFedAvgError as error:
+                answers[name] = Note({}, error_facts(error))
+        if work:
+            thetas, losses = self._weighed(work, next(iter(notes.values())))
+            for name, theta, loss in zip(work, thetas.unbind(), losses, strict=True):
+                try:
+                    answers[name] = self._clients[name].weighed(theta, loss, how)
+                except AutoFedAvgError as error:
+                    answers[name] = Note({}, error_facts(error))
+        return {name: answers[name] for name in notes}
+
+    def _weighed(self, work: Mapping[str, Draw], note: Note) -> tuple[Tensor, list[float]]:
+        """Theta, and the loss, of every client that has a batch."""
+        stack, how, some = self._stack(None), note.facts, self._clients[next(iter(work))]
+        t, s = int(how["t"]), int(how["s"])
+        layers = some.workbench.layout.layers(how["layers"]) if how["layers"] else None
+        chances = [draw.chance for draw in work.values()]
+        samples = Samples(note.arrays["beta"], constraint(how["gamma"]), chances)
+        bank = cast(Bank, some.shelf.bank(how["digest"]))
+        stack.hold(how["digest"], bank.values)
+        batches = {self._number[name]: draw.batch for name, draw in work.items()}
+        pending = stack.weigh(batches, samples.alpha, layers)
+        # While the GPU works: the way back, and the next step's batches, which follow it there.
+        samples.way_back  # noqa: B018 - is remembered
+        self._drawn = {
+            (name, t, s + 1, how["data"]): self._draw(name, t, s + 1, how["data"]) for name in work
+        }
+        coming = zip(batches, self._drawn.values(), strict=True)
+        stack.prepare({number: draw.batch for number, draw in coming})
+        found = pending.cpu()
+        slopes = found[:, 1:].view(samples.alpha.shape)
+        return samples.step(slopes, how["rate"], how["smoothing"]), found[:, 0].tolist()
+
+    def _draw(self, name: str, t: int, s: int, split: str) -> Draw:
+        """What chance gives a client for a step on beta."""
+        client = self._clients[name]
+        size = client.workbench.training.batch_size
+        batch = _pictures(client).weight_step(client.seeds, t, s, split, size)
+        return Draw(batch, client.seeds.generator(name, Purpose.ALPHA, t, s))
+
+    def _steps(self, name: str, t: int, training: Training) -> Steps:
+        """A client's batches of a round."""
+        ready = self._ahead.get((name, t, training))
+        client = self._clients[name]
+        return ready or _pictures(client).train_steps(client.seeds, t, training)
+
+    def _stack(self, form: Form | None) -> Stack:
+        """Made when it is first needed, for then its kernels are compiled, and for every form."""
+        if self._made is None or self._form != form:
+            from autofedavg.engines.simulator.stacked.stack import Stack
+
+            clients, first = list(self._clients.values()), self._made is None
+            training, layout = clients[0].workbench.training, clients[0].workbench.layout
+            cases = [client.data.cases()["train"] for client in clients]
+            lengths = [training.iterations or -(-n // training.batch_size) for n in cases]
+            slots = slots_for(lengths, MOST_SLOTS)
+            width = min(len(clients), MOST_SLOTS)
+            pictures, layers = self._pictures(), _layers(clients[0], form) or []
+            frozen = form.frozen if form else 0
+            self._made = None  # its memory is free before the next one asks for some
+            self._made = Stack(
+                layers, layout.formed(form), pictures, training.batch_size, slots, width, frozen
+            )
+            self._form = form
+            if first:
+                log.info("%d clients take their steps together, %d at a time", len(clients), slots)
+        return self._made
+
+    def _pictures(self) -> Pictures:
+        """All sites' pictures, once."""
+        if self._shown is None:
+            from autofedavg.engines.simulator.stacked.stack import Pictures
+
+            sites = [_pictures(client) for client in self._clients.values()]
+            shares = [site.pictures() for site in sites]
+            self._shown = Pictures(
+                torch.cat([images for images, _ in shares]),
+                torch.cat([labels for _, labels in shares]).to(torch.int32),
+                sites[0].shown,
+                [0, *accumulate(len(images) for images, _ in shares[:-1])],
+            )
+        return self._shown

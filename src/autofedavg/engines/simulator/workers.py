@@ -1,0 +1,281 @@
+"""Worker processes of the simulator, and the memory they share with it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofedavg.core.bank import Layout, Model
+from autofedavg.core.errors import AutoFedAvgError, error_facts
+from autofedavg.core.seeds import every_state_kept
+from autofedavg.federation import waiting as patience
+from autofedavg.federation.client import Client
+from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.messages import Lost, Note
+
+LONG = 60.0  # seconds for what takes a hundredth of one
+PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
+Packed = tuple[dict[str, Any], dict[str, Any]]
+
+
+class Arena:
+    """The (K, D) matrix of all clients' models, and one row for what is sent to everybody.
+
+    Every client's shelf is a row of it, so gathering the bank and sharing models copy nothing.
+    Between processes there is a second matrix, of gradients; the system gives it memory when it is
+    first written to.
+    """
+
+    def __init__(
+        self, names: Sequence[str], layout: Layout, device: torch.device, shared: bool
+    ) -> None:
+        counters = sum(shape.numel() for _, shape in layout.counters)
+        rows = len(names) + 1
+        make = _shared_zeros if shared else torch.zeros
+        self._tables = {
+            "values": make((rows, layout.size), dtype=layout.dtype).to(device),
+            "counters": make((rows, counters), dtype=torch.int64).to(device),
+        }
+        if shared:
+            self._tables["gradient"] = make((rows, layout.trainable), dtype=layout.dtype)
+        self._row = {name: k for k, name in enumerate(names)}
+        self._everybody = len(names)
+
+    def shelf(self, name: str) -> ArenaShelf:
+        return ArenaShelf(self, self._row[name])
+
+    def model(self, row: int) -> Model:
+        return Model(self._tables["values"][row], self._tables["counters"][row])
+
+    def pack(self, notes: Mapping[str, Note]) -> dict[str, Packed]:
+        """Notes with their models replaced by rows of the arena; other tensors as they are.
+
+        A model sent to everybody goes to the row for that; one of a single client's own to the
+        row of that client.
+        """
+        models = {id(note.arrays.get("values")) for note in notes.values()}
+        common = len(models) == 1
+        return {
+            name: (
+                {
+                    key: self._place(key, array, self._everybody if common else self._row[name])
+                    for key, array in note.arrays.items()
+                },
+                note.facts,
+            )
+            for name, note in notes.items()
+        }
+
+    def pack_answer(self, name: str, answer: Note) -> Packed:
+        row = self._row[name]
+        return {k: self._place(k, a, row) for k, a in answer.arrays.items()}, answer.facts
+
+    def unpack(self, packed: Packed) -> Note:
+        arrays, facts = packed
+        return Note({key: self._find(what) for key, what in arrays.items()}, facts)
+
+    def _place(self, key: str, array: Tensor, home: int) -> Any:
+        kind, _, site = key.partition("/")
+        if kind not in self._tables:
+            return array.numpy()
+        row = self._row[site] if site else home
+        place = self._tables[kind][row]
+        if place.shape != array.shape:  # a model of another form
+            return array.numpy()
+        if place.data_ptr() != array.data_ptr():
+            place.copy_(array)
+        return (kind, row)
+
+    def _find(self, what: Any) -> Tensor:
+        return self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
+
+
+class ArenaShelf(MemoryShelf):
+    """A client's shelf: its own model is its row of the arena; one of another form lies beside."""
+
+    def __init__(self, arena: Arena, row: int) -> None:
+        super().__init__()
+        self._place = arena.model(row)
+
+    def keep_own(self, model: Model) -> Model:
+        if model.form is not None:
+            return super().keep_own(model)
+        self._own = self._place
+        self._own.values.copy_(model.values)
+        if model.counters.numel():
+            self._own.counters.copy_(model.counters)
+        return self._own
+
+
+class Crew:
+    """Some clients that answer one after another, in fixed order; an error is an answer too."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._clients)
+
+    def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
+        with every_state_kept():  # once for all of them: it costs as much as seeding does
+            return {name: self._answer(name, verb, note) for name, note in notes.items()}
+
+    def _answer(self, name: str, verb: str, note: Note) -> Note:
+        try:
+            return self._clients[name].answer(verb, note)
+        except AutoFedAvgError as error:
+            return Note({}, error_facts(error))
+
+
+class Worker:
+    """A forked process that runs one crew."""
+
+    def __init__(self, crew: Crew, arena: Arena) -> None:
+        self.names = crew.names
+        self._arena = arena
+        self._asked, self._verb = 0, ""
+        context = multiprocessing.get_context("fork")
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(crew, arena, far, self._pipe, os.getpid())
+        )
+        self._process.start()
+        far.close()
+        self._bell = select.poll()  # made once: `Connection.poll` makes one at every call
+        self._bell.register(self._pipe, select.POLLIN)
+
+    def send(self, verb: str, packed: Mapping[str, Packed]) -> None:
+        with contextlib.suppress(OSError):  # a dead worker: `receive` says so
+            self._asked, self._verb = self._asked + 1, verb
+            self._pipe.send((self._asked, verb, dict(packed)))
+
+    def receive(self, within: float | None, asked: float) -> dict[str, Note | Lost]:
+        """The crew's answers, if they come within so many seconds of the time they were asked.
+
+        Raises:
+            AutoFedAvgError: the worker failed in a way that nobody foresaw.
+        """
+        try:
+            number = 0
+            while number != self._asked:  # answers to requests that were given up are passed over
+                if not self._rings(within, asked):
+                    return dict.fromkeys(self.names, Lost(f"no answer within {within} s"))
+                number, kind, content = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(1)
+            reason = Lost(f"its worker process ended with code {self._process.exitcode}")
+            return dict.fromkeys(self.names, reason)
+        if kind == "error":
+            raise AutoFedAvgError(f"a worker failed:\n{content}")
+        return {name: self._arena.unpack(packed) for name, packed in content.items()}
+
+    def _rings(self, within: float | None, asked: float) -> bool:
+        """Waits until there is something to read, or the time is over; says who is waited for."""
+        waited = patience.Patience(self._verb, asked)
+        while True:
+            left = math.inf if within is None else _left(within, asked)
+            pause = min(left, patience.MINUTE)
+            if self._bell.poll(1000 * pause):
+                return True
+            if pause == left:
+                return False
+            waited.look(self.names)
+
+    def close(self, at_once: bool = False) -> None:
+        """Ends the process; `at_once` even if it is in the middle of an answer."""
+        if not at_once:
+            with contextlib.suppress(OSError):
+                self._pipe.send(None)
+            self._process.join(5)
+        self._pipe.close()
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+
+
+def gradients_after_fork() -> bool:
+    """Whether a process that is forked now could train.
+
+    It could not once PyTorch has taken a gradient here, on any device, with a GPU in sight: it
+    keeps threads for the GPU from then on, which a fork does not copy. It tells nobody but those
+    who try.
+    """
+    if not torch.accelerator.is_available():
+        return True
+    trial = multiprocessing.get_context("fork").Process(target=_take_gradient)
+    trial.start()
+    trial.join(LONG)
+    if trial.is_alive():
+        trial.kill()
+        trial.join()
+    return trial.exitcode == 0
+
+
+def _take_gradient() -> None:
+    """Ends the process, by 0 if there was a gradient."""
+    try:
+        torch.ones(1, requires_grad=True).backward()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        os._exit(1)
+    os._exit(0)
+
+
+def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: int) -> None:
+    """The worker's life: requests until it is told to stop or the parent is gone."""
+    near.close()
+    if sys.platform == "linux":
+        # Dies with its parent even in the middle of an answer: a resumed run wants the core.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGHUP):  # told to all of a terminal; the parent ends us
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while os.getppid() == parent:
+        if not pipe.poll(1.0):
+            continue
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        if request is None:
+            return
+        number, verb, packed = request
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone: the loop ends
+            pipe.send((number, *_answer(crew, arena, verb, packed)))
+
+
+def _answer(crew: Crew, arena: Arena, verb: str, packed: Mapping[str, Packed]) -> tuple[str, Any]:
+    """("answers", by name), or ("error", its traceback): the parent raises it."""
+    try:
+        answers = crew.answer(verb, {name: arena.unpack(what) for name, what in packed.items()})
+    except Exception as error:
+        return "error", "".join(traceback.format_exception(error))
+    return "answers", {name: arena.pack_answer(name, note) for name, note in answers.items()}
+
+
+def _left(within: float, asked: float) -> float:
+    return max(0.0, asked + within - time.monotonic())
+
+
+def _shared_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Zeros in memory that forked processes share, whatever the size of /dev/shm."""
+    count = shape[0] * shape[1]
+    if not count:
+        return torch.zeros(shape, dtype=dtype)
+    size = count * torch.empty((), dtype=dtype).element_size()
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype, count=count).reshape(shape)

@@ -1,0 +1,208 @@
+"""The run folder as it is read: enough to redo, resume and report a run.
+
+runs/<study>/<row>/seed-<n>/
+    config.toml        every value, with its origin
+    environment.json   versions, commit, device, threads, data
+    rounds.jsonl       one line a round
+    scores.csv         model, site, split, case, metric, value; in archives scores.csv.gz
+    checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
+    log.txt, status.json
+
+Takes no lock, writes nothing and imports nothing heavy: it can be read while a run goes on.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autofedavg.core.errors import RunError
+from autofedavg.core.scores import Scores
+from autofedavg.experiment.bounded_reader import (
+    LARGE,
+    content_of,
+    naming,
+    opened,
+    settings_in,
+    unpacked,
+    values_in,
+)
+from autofedavg.experiment.folder_schema import HUGE, check
+
+SCHEMA = 1
+STUDY = "study.json"
+LOADERS = "loaders"  # the task of a run that `federate` began
+SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives
+PARTIAL = ".part"  # ends the name of a folder that is being copied
+
+
+class Ledger:
+    """What a run has written so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def status(self) -> str:
+        return str(self.outcome().get("state", "unknown"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over; one that was not begun is not."""
+        return (self.path / "status.json").exists() and self.status() == "finished"
+
+    def outcome(self) -> dict[str, Any]:
+        """status.json: the state, and the error of a run that failed.
+
+        Raises:
+            RunError: it is missing, damaged, or a newer version wrote it.
+        """
+        content = read_json(self.path / "status.json")
+        refuse_newer(content, self.path)
+        return content
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds so far; a last line cut off by a crash is left out."""
+        return Rounds(self.path / "rounds.jsonl").look()
+
+    def scores(self) -> Scores:
+        """The test scores; none as long as nothing was tested."""
+        plain, packed = self.path / SCORES, self.path / SCORES_PACKED
+        path = plain if plain.exists() else packed
+        if not path.exists():
+            return Scores()
+        with naming(path):
+            content = content_of(path, LARGE)
+            content = content if path == plain else unpacked(content)
+            lines = csv.reader(io.StringIO(content.decode(), newline=""))
+            scores = Scores.from_lines(next(lines, []), lines)
+            for _, column in scores.columns():
+                for case, value in zip(*column, strict=True):
+                    if not -HUGE <= value <= HUGE:
+                        raise ValueError(f"the score of {case} is not finite, or too large")
+            return scores
+
+
+class Rounds:
+    """The rounds of a run that goes on: every look parses only what is new.
+
+    Args:
+        path: rounds.jsonl; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: list[dict[str, Any]] = []
+        self._end, self._last = 0, b""
+
+    def look(self) -> list[dict[str, Any]]:
+        """The rounds so far; a line that is not whole yet is left for later.
+
+        Raises:
+            RunError: a line is damaged, or a newer version wrote it.
+        """
+        if not self.path.exists():
+            self._forget()
+            return []
+        with naming(self.path), opened(self.path) as handle:
+            handle.seek(self._end - len(self._last))
+            if handle.read(len(self._last)) != self._last:  # resumed: the file was replaced
+                self._forget()
+                handle.seek(0)
+            if os.fstat(handle.fileno()).st_size > LARGE:
+                raise ValueError("it is too large")
+            fresh = handle.read().split(b"\n")[:-1]
+        self._lines = [*self._lines, *map(self._parsed, fresh)]
+        self._end += sum(len(line) + 1 for line in fresh)
+        self._last = fresh[-1] + b"\n" if fresh else self._last
+        return self._lines
+
+    def _forget(self) -> None:
+        self._lines, self._end, self._last = [], 0, b""
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        with naming(self.path, "a line is damaged"):
+            content = values_in(line)
+            check(content, "rounds.jsonl")
+        refuse_newer(content, self.path)
+        return content
+
+
+def run_path(home: Path, row: str, seed: int, fold: int | None = None) -> Path:
+    """Where a study's folder has the run of a row."""
+    place = home / row if fold is None else home / row / f"fold-{fold}"
+    return place / f"seed-{seed}"
+
+
+def study_home(run: Path) -> Path | None:
+    """The folder of the study that a run lies in: above its row, or above its row and fold."""
+    return next((up for up in run.resolve().parents[1:3] if (up / STUDY).exists()), None)
+
+
+def in_order(rows: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """A study's rows in the order of these names; others come last, as they came."""
+    known = [rows[name] for name in names if name in rows]
+    return known + [row for name, row in rows.items() if name not in names]
+
+
+def run_paths(paths: Iterable[Path]) -> list[Path]:
+    """Run folders at or below the given paths, in order of their names."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
+        here = sorted(
+            config.parent
+            for config in path.rglob("config.toml")
+            if config.parent.suffix != PARTIAL  # what a killed `archive` left
+        )
+        if not here:
+            raise RunError(
+                "no run in this folder", where=str(path), remedy="name a run or study folder"
+            )
+        for folder in here:  # a path may be named twice, or below another one
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def refuse_newer(content: dict[str, Any], path: Path) -> None:
+    """What a newer version has written may mean something else."""
+    if content.get("schema", SCHEMA) > SCHEMA:
+        raise RunError(
+            f"the folder was written by a newer version (schema {content['schema']})",
+            where=str(path),
+            remedy="update autofedavg",
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    with naming(path):
+        content = values_in(content_of(path))
+        check(content, path.name)
+    return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file of a run folder.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    return read_config(path)[0]
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """The values of a TOML file of a run folder, and its text, whose comments are origins."""
+    with naming(path):
+        text = content_of(path).decode()
+        content = settings_in(text)
+        check(content, path.name)
+    return content, text

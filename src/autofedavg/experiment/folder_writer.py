@@ -1,0 +1,228 @@
+"""The run folder as it is written, with its checkpoints: no pickles, nothing half-written.
+
+What is in it and how the rest is read: `ledger`. Models that may be tested have files by their
+round, and the checkpoint of a round says which of them hold: `names`, decision 47.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from autofedavg.core.errors import RunError
+from autofedavg.core.scores import ScoreRow
+from autofedavg.experiment.bounded_reader import TENSORS, content_of, naming, values_in
+from autofedavg.experiment.checkpoint_names import Shelf
+from autofedavg.experiment.files import opened_here, replacing, sweep
+from autofedavg.experiment.folder import SCHEMA, Ledger, read_json, run_paths
+
+KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
+ANEW = "delete the folder's checkpoints and resume: all rounds are run again"
+log = logging.getLogger(__name__)
+
+
+class Busy(RunError):
+    """Another process works in a folder."""
+
+
+class Checkpoint(NamedTuple):
+    """Tensors and plain values, as written."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class RunFolder(Ledger):
+    """One run on disk, to be written."""
+
+    @property
+    def shelf(self) -> Shelf:
+        """Its checkpoints, by name."""
+        return Shelf(self.path / "checkpoints")
+
+    @classmethod
+    def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunFolder:
+        """Makes a new run folder.
+
+        Raises:
+            RunError: the folder exists already.
+        """
+        if (path / "config.toml").exists():
+            raise RunError(
+                "this run folder exists already",
+                where=str(path),
+                remedy=f"go on with `autofedavg resume {path}`, or write elsewhere with --out",
+            )
+        with disk_errors(path):
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            write_atomically(path / "environment.json", _json(environment))
+            write_atomically(path / "config.toml", config.encode())
+            folder.set_status("running")
+        return folder
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the folder, so that no two processes write it.
+
+        Raises:
+            Busy: another process holds it.
+        """
+        descriptor = opened_here(self.path / ".lock", os.O_RDWR)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Busy(
+                    "another process is working in this run folder",
+                    where=str(self.path),
+                    remedy="wait for it, or stop it",
+                ) from None
+            for folder in (self.path, self.path / "checkpoints"):
+                sweep(folder)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def note_resumption(self, environment: Mapping[str, Any]) -> None:
+        """Notes on what, and after which round, the run goes on."""
+        path = self.path / "environment.json"
+        about = read_json(path)
+        saved = self.shelf.rounds()
+        entry = {"after_round": saved[-1] if saved else 0, **environment}
+        about["resumed"] = [*about.get("resumed", []), entry]
+        with disk_errors(self.path):
+            write_atomically(path, _json(about))
+
+    def set_status(self, state: str, error: str = "", kind: str = "") -> None:
+        why = {"error": error, "kind": kind} if error else {}
+        content = {"schema": SCHEMA, "state": state, **why}
+        write_atomically(self.path / "status.json", _json(content))
+
+    def append_round(self, line: Mapping[str, Any]) -> None:
+        flags = os.O_WRONLY | os.O_APPEND
+        with os.fdopen(opened_here(self.path / "rounds.jsonl", flags), "ab") as handle:
+            handle.write(json.dumps({"schema": SCHEMA, **line}).encode() + b"\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Adds who was missing in the final test to the events of the last round."""
+        if not events:
+            return
+        *before, last = self.rounds()
+        last["events"] = [*last.get("events", []), *events]
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in [*before, last])
+        write_atomically(self.path / "rounds.jsonl", content)
+
+    def keep_rounds(self, last: int) -> None:
+        """Drops the lines of rounds after `last`: they are run again."""
+        kept = [line for line in self.rounds() if line["t"] <= last]
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in kept)
+        write_atomically(self.path / "rounds.jsonl", content)
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Writes a checkpoint; the JSON goes last and vouches for the tensors by their hash."""
+        content = save({key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
+        stem = self.path / "checkpoints" / name
+        write_atomically(stem.with_name(f"{name}.safetensors"), content)
+        digest = hashlib.sha256(content).hexdigest()
+        write_atomically(stem.with_name(f"{name}.json"), _json({**facts, "sha256": digest}))
+
+    def load(self, name: str) -> Checkpoint:
+        """Reads a checkpoint; one of a model also by its name without the round.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        name = self.shelf.written(name)
+        stem = self.path / "checkpoints" / name
+        with naming(stem, "this checkpoint cannot be read", ANEW):
+            facts = values_in(content_of(stem.with_name(f"{name}.json")))
+            content = content_of(stem.with_name(f"{name}.safetensors"), TENSORS)
+            if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+                raise ValueError("its contents do not match their hash")
+            try:
+                return Checkpoint(load(content), facts)
+            except SafetensorError as error:
+                raise ValueError(str(error)) from error
+
+    def has(self, name: str) -> bool:
+        """Whether there is a checkpoint of this name; of a model, also without the round."""
+        return self.shelf.vouched(self.shelf.written(name))
+
+    def save_round(self, t: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Writes the checkpoint of round t and drops those no longer needed."""
+        self.save(f"last-{t}", tensors, {**facts, "t": t})
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Drops checkpoints of rounds before the last ones, and models that none of these name."""
+        for name in self.shelf.useless(KEPT):
+            for ending in ("json", "safetensors"):
+                (self.path / "checkpoints" / f"{name}.{ending}").unlink(missing_ok=True)
+
+    def load_round(self) -> Checkpoint | None:
+        """The newest checkpoint that can be read; damaged ones are named in the log."""
+        for t in reversed(self.shelf.rounds()):
+            try:
+                return self.load(f"last-{t}")
+            except RunError as error:
+                log.warning("%s: using the checkpoint before it", error)
+        return None
+
+    def write_scores(self, rows: Iterable[ScoreRow]) -> None:
+        with replacing(self.path / "scores.csv") as handle:
+            text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
+            table = csv.writer(text)
+            table.writerow(ScoreRow._fields)
+            table.writerows([*row[:-1], repr(row.value)] for row in rows)
+            text.detach()
+
+
+def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
+    """Run folders at or below the given paths, in order of their names."""
+    return [RunFolder(path) for path in run_paths(paths)]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader, or a crash, meets the old one or the new one, whole."""
+    with replacing(path) as handle:
+        handle.write(content)
+
+
+@contextmanager
+def disk_errors(
+    path: Path, then: str = "`autofedavg resume`: the last checkpoint is whole"
+) -> Iterator[None]:
+    """Turns a full or read-only disk into an error that says what to do, and then `then`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG):
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        first = "make room" if full else "make it writable"
+        raise RunError(
+            f"cannot write: {error.strerror}",
+            where=str(error.filename or path),
+            remedy=f"{first}, then {then}",
+        ) from error
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,104 @@
+"""One row with one seed in its folder: begun, or gone on with, by whoever has its clients."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autofedavg.core.bank import Layout, Model
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.files import opened_here
+from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.run import run
+from autofedavg.experiment.selection import Watcher
+from autofedavg.federation.port import Federation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be run.
+
+    Attributes:
+        config: the row.
+        seed: of the run.
+        federation: the clients.
+        w0: the initial model.
+        layout: the network's layout.
+        device: what the server computes on.
+        about: makes environment.json, asked only where the run begins.
+        cautions: what whoever runs it should know, for the log.
+    """
+
+    config: RunConfig
+    seed: int
+    federation: Federation
+    w0: Model
+    layout: Layout
+    device: str
+    about: Callable[[], Mapping[str, Any]]
+    cautions: Sequence[str] = ()
+
+
+def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
+    """Runs a row in this folder; goes on with it where it was begun.
+
+    Args:
+        path: the run folder.
+        work: what is to be run.
+        watch: told of every round.
+    """
+    config, folder = work.config, RunFolder(path)
+    with ExitStack() as held:
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(folder.lock())  # before there is anything in it
+        known = (path / "config.toml").exists()
+        if not known:
+            RunFolder.create(path, config.to_toml(), work.about())
+        with disk_errors(path):
+            held.enter_context(_log_to(path / "log.txt"))
+        if known:
+            folder.note_resumption(environment(work.device))
+        log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
+        for caution in work.cautions:
+            log.warning("%s", caution)
+        run(
+            config.method,
+            config.T,
+            work.federation,
+            work.w0,
+            work.layout,
+            config.task.metric,
+            folder,
+            watch,
+            config.general.select,
+            config.general.test_every,
+            config.general.test_local,
+        )
+        log.info("finished")
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    stream = os.fdopen(opened_here(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package = logging.getLogger("autofedavg")
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(level)
+        handler.close()
+        stream.close()

@@ -1,0 +1,1 @@
+"""The port between a server and its clients, and both its ends."""

@@ -1,0 +1,252 @@
+"""One institution, engine-free: it answers seven kinds of request from its own data.
+
+An answer is a function of the request, this site's data and what the shelf holds; randomness comes
+from (seed, site, purpose, round, step). So a request may be repeated, on any engine, and a client
+that died and came back gives the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from autofedavg import algorithm
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.ensemble import Ensemble
+from autofedavg.core.errors import DataError, TrainingError
+from autofedavg.core.forms import Form, form_of
+from autofedavg.core.problem import CaseScore, LocalData
+from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
+from autofedavg.core.site import Facts
+from autofedavg.core.trainer import Batch, Training, Workbench
+from autofedavg.federation.client_state import Shelf, assembled, received
+from autofedavg.federation.encoding import opened, packed
+from autofedavg.federation.messages import Note, arrays_of, model_of
+from autofedavg.federation.settings import Encoding
+from autofedavg.federation.verbs import refuse_unknown
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """One LocalTrain that is asked for: from which model, how, and how the result is sent."""
+
+    t: int
+    start: Model
+    training: Training
+    rate: float
+    mu: float
+    form: Form | None
+    up: Encoding
+
+
+class Client:
+    """One institution.
+
+    Args:
+        site: its name.
+        data: its data.
+        workbench: the resident network; may be shared by the clients of one process.
+        seeds: the run's random streams.
+        shelf: what it remembers between requests.
+    """
+
+    def __init__(
+        self, site: str, data: LocalData, workbench: Workbench, seeds: Seeds, shelf: Shelf
+    ) -> None:
+        self.site, self.data, self.workbench = site, data, workbench
+        self.seeds, self.shelf = seeds, shelf
+        data.settle(workbench.device)
+
+    def answer(self, verb: str, note: Note) -> Note:
+        """Answers one request of the port."""
+        verbs: dict[str, Callable[[Note], Note]] = {
+            "local_train": self.local_train,
+            "share_models": self.share_models,
+            "update_beta": self.update_beta,
+            "differentiate": self.differentiate,
+            "evaluate": self.evaluate,
+            "validate_local": self.validate_local,
+            "class_counts": self.class_counts,
+        }
+        refuse_unknown(self.site, verb, note.facts)
+        with every_state_kept():  # what a network draws itself is the run's on every engine
+            return verbs[verb](note)
+
+    def local_train(self, note: Note) -> Note:
+        job = self.training_of(note)
+        return job if isinstance(job, Note) else self.train(job)
+
+    def training_of(self, note: Note) -> LocalTraining | Note:
+        """What a request for local training asks for, or the answer where it cannot be done."""
+        how = note.facts
+        form = form_of(how.get("form"))
+        training = self.workbench.training
+        if "rate" in how or "passes" in how or "weight_decay" in how:
+            training = training.changed(
+                how.get("rate", 1.0), how.get("passes", 1), how.get("weight_decay")
+            )
+        if how.get("fresh"):
+            with global_seed(self.seeds.number(self.site, Purpose.INIT)):
+                start = self.workbench.variant(form, training).drawn()
+        else:
+            sent = received(note, self.shelf, self.workbench.layout.dtype)
+            if sent is None:
+                return Note({}, {"missing": True})
+            start = sent
+        t = int(how["t"])
+        rate, mu = training.rate(t, int(how["T"])), float(how.get("mu", 0.0))
+        return LocalTraining(t, start, training, rate, mu, form, how.get("up", "float32"))
+
+    def train(self, job: LocalTraining) -> Note:
+        """Carries out a local training."""
+        with self._seeded(Purpose.NETWORK, job.t):
+            model, losses = algorithm.local_train(
+                self.workbench.variant(job.form, job.training),
+                job.start,
+                self.data.train_batches(self.seeds, job.t, job.training),
+                job.rate,
+                job.mu,
+            )
+        return self.trained(job, model, losses)
+
+    def trained(self, job: LocalTraining, model: Model, losses: Tensor) -> Note:
+        """Keeps what a local training gave, and answers with it."""
+        loss = self._checked(losses, f"local_train, round {job.t}")
+        model = replace(model, form=job.form) if job.form else model
+        if job.up == "float32":
+            return Note(arrays_of(self.shelf.keep_own(model)), {"loss": loss})
+        arrays = packed(model, job.up, job.start)
+        # What it keeps is what the server has of it.
+        self.shelf.keep_own(opened(arrays, job.up, model.values.dtype, job.start, job.form))
+        return Note(arrays, {"loss": loss})
+
+    def share_models(self, note: Note) -> Note:
+        dtype = self.workbench.layout.dtype
+        return Note({}, assembled(note, self.site, self.shelf, dtype))
+
+    def update_beta(self, note: Note) -> Note:
+        how = note.facts
+        t = int(how["t"])
+        bank = self.shelf.bank(how["digest"])
+        if bank is None:
+            return Note({}, {"missing": True})
+        losses: list[float] = []
+
+        def update(beta: Tensor, s: int) -> Tensor:
+            seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
+            x = self._weight_batch(t, s, how)
+            with self._seeded(Purpose.NETWORK, t, s):
+                theta, loss = algorithm.update_beta(self.workbench, bank, beta, x, how, seed)
+            losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
+            return theta
+
+        theta = algorithm.update_beta_alone(update, note.arrays["beta"], int(how["s"]), how)
+        return Note({"theta": theta}, {"loss": sum(losses) / len(losses)})
+
+    def weighed(self, theta: Tensor, loss: float, how: Facts) -> Note:
+        """Answers with what one step on beta, taken together with others', gave."""
+        if not math.isfinite(loss):
+            self._checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
+        return Note({"theta": theta}, {"loss": loss})
+
+    def differentiate(self, note: Note) -> Note:
+        how = note.facts
+        t, s = int(how["t"]), int(how["s"])
+        w = received(note, self.shelf, self.workbench.layout.dtype)
+        if w is None:
+            return Note({}, {"missing": True})
+        if not self.workbench.layout.holds(w):
+            raise TrainingError(
+                f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
+                where=f"client {self.site}, differentiate, round {t}, step {s}",
+                remedy="give every site the same study",
+            )
+        x = self._weight_batch(t, s, how)
+        with self._seeded(Purpose.NETWORK, t, s):
+            gradient, loss = self.workbench.differentiate(w, x, how["mode"])
+        value = self._checked(loss.reshape(1), f"differentiate, round {t}", s)
+        return Note({"gradient": gradient.clone()}, {"loss": value})
+
+    def evaluate(self, note: Note) -> Note:
+        w: Model | Bank | None
+        if members := note.facts.get("sites"):
+            form = form_of(note.facts.get("form"))
+            w = Bank.gather({name: model_of(note.arrays, name, form) for name in members})
+        else:
+            w = received(note, self.shelf, self.workbench.layout.dtype)
+        if w is None:
+            return Note({}, {"missing": True})
+        scores = self._score(w, note.facts["split"])
+        return Note({}, {"scores": [list(score) for score in scores]})
+
+    def validate_local(self, note: Note) -> Note:
+        own = self.shelf.own()
+        if note.arrays:  # it was lost, and is sent again
+            own = self.shelf.keep_own(model_of(note.arrays, form=form_of(note.facts.get("form"))))
+        if own is None:
+            return Note({}, {"missing": True})
+        if not note.arrays and note.facts.get("digest") not in (None, own.digest()):
+            return Note({}, {"missing": True, "altered": True})
+        scores = self._score(own, "validation")
+        metric = note.facts["metric"]
+        values = [score.value for score in scores if score.metric == metric]
+        if not values:
+            raise DataError(
+                f"no validation case has a score called {metric}", where=f"site {self.site}"
+            )
+        return Note({}, {"score": sum(values) / len(values)})
+
+    def class_counts(self, note: Note) -> Note:
+        count = getattr(self.data, "class_counts", None)
+        counted = count() if count is not None else None
+        return Note({}, {"classes": None if counted is None else [int(n) for n in counted]})
+
+    def _score(self, w: Model | Bank, split: str) -> list[CaseScore]:
+        workbench = self.workbench.variant(w.form)
+        network = workbench.network
+        if isinstance(w, Model):
+            workbench.load(w)
+        else:
+            here = Bank(w.sites, w.values.to(workbench.device), w.counters.to(workbench.device))
+            network = Ensemble(
+                network, [workbench.layout.state_dict(here[site]) for site in here.sites]
+            )
+        network.eval()
+        with torch.no_grad():
+            scores = self.data.score(network, split)
+        if not scores:
+            raise DataError(f"no {split} case to score", where=f"site {self.site}")
+        return scores
+
+    def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
+        size = self.workbench.training.batch_size
+        return self.data.weight_batch(self.seeds, t, s, how["data"], size)
+
+    def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
+        """For what takes no generator, such as dropout."""
+        return global_seed(self.seeds.number(self.site, purpose, t, s), self.workbench.device)
+
+    def _checked(self, losses: Tensor, place: str, first: int = 1) -> float:
+        """The mean loss; refuses losses that are not finite, naming the first such step."""
+        steps = losses.numel()
+        if not steps:
+            raise DataError(
+                "there was no batch to train on",
+                where=f"client {self.site}, {place}",
+                remedy="give this site training cases",
+            )
+        mean = float(losses if steps == 1 else losses.mean())
+        if not math.isfinite(mean):
+            bad = (~torch.isfinite(losses)).nonzero()
+            step = int(bad[0]) + 1 if len(bad) else steps
+            raise TrainingError(
+                f"the loss is {float(losses[step - 1])}",
+                where=f"client {self.site}, {place}, step {first + step - 1}",
+                remedy="lower training.learning_rate, or look at this site's images and labels",
+            )
+        return mean

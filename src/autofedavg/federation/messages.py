@@ -1,0 +1,152 @@
+"""What crosses the wire between server and clients, and what carries it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from autofedavg.core.bank import Bank, Model
+from autofedavg.core.errors import FederationError
+from autofedavg.core.forms import Form
+from autofedavg.core.layout import no_counters
+from autofedavg.core.site import Facts, Site
+
+NUMBERS = {float, int}
+
+
+@dataclass(frozen=True)
+class Note:
+    """All that ever crosses a wire: named tensors and plain JSON values."""
+
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        size = 0
+        for array in self.arrays.values():
+            size += array.nbytes
+        # Python writes finite numbers as JSON does, and sooner: every step on beta has K answers.
+        numbers = NUMBERS.issuperset(map(type, self.facts.values()))
+        return size + len(repr(self.facts) if numbers else json.dumps(self.facts))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A client that did not answer, and why."""
+
+    reason: str
+
+
+class Fleet(Protocol):
+    """The transport below the port; one small adapter per engine.
+
+    Every request may be repeated: a client's answer depends only on the verb, the note and what
+    it was told to keep.
+    """
+
+    def roster(self) -> Sequence[Site]:
+        """Who takes part."""
+
+    def ask(
+        self, verb: str, notes: Mapping[str, Note], within: float | None
+    ) -> Mapping[str, Note | Lost]:
+        """Sends each named site its note; returns each one's answer, or why there is none."""
+
+
+class Score(NamedTuple):
+    """One number about one case."""
+
+    site: str
+    case: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-case scores of one model on one split, all sites."""
+
+    rows: tuple[Score, ...]
+
+    def by_site(self, metric: str) -> dict[str, float]:
+        """Mean over each site's cases."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            if row.metric == metric:
+                found.setdefault(row.site, []).append(row.value)
+        return {site: sum(values) / len(values) for site, values in found.items()}
+
+    def mean(self, metric: str, before: Mapping[str, float] | None = None) -> float:
+        """Mean over sites of the mean over cases: how the paper selects the global model.
+
+        Args:
+            metric: the score.
+            before: earlier means of sites; one stands in for a site that has none here.
+
+        Raises:
+            FederationError: there is no such score.
+        """
+        means = {**(before or {}), **self.by_site(metric)}
+        if not means:
+            raise FederationError(
+                f"no case of any site has a score called {metric}",
+                client="all",
+                call="evaluate",
+                remedy="score every case by the study's metric",
+            )
+        return sum(means[site] for site in sorted(means)) / len(means)
+
+
+@dataclass
+class Traffic:
+    """What one kind of call has cost."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    down: int = 0
+    up: int = 0
+
+
+def arrays_of(model: Model) -> dict[str, Tensor]:
+    """A model as the arrays of a note."""
+    empty = not model.counters.numel()
+    return {"values": model.values, **({} if empty else {"counters": model.counters})}
+
+
+def bag_of(bank: Bank) -> dict[str, Tensor]:
+    """All models of a bank as the arrays of a note."""
+    return {
+        f"{kind}/{site}": array
+        for site in bank.sites
+        for kind, array in arrays_of(bank[site]).items()
+    }
+
+
+def facts_of(w: Model | Bank) -> Facts:
+    """What must be said with a model: its form, where it is not the task's own."""
+    return {} if w.form is None else {"form": w.form.note()}
+
+
+def model_of(arrays: Mapping[str, Tensor], site: str = "", form: Form | None = None) -> Model:
+    """The model in a note's arrays; with `site`, that site's model in a bag of models."""
+    tail = f"/{site}" if site else ""
+    values = arrays[f"values{tail}"]
+    counters = arrays.get(f"counters{tail}", no_counters(values.device))
+    return Model(values, counters, form)
+
+
+def total_bytes(notes: Iterable[Note]) -> int:
+    """Bytes of many notes; a note sent to all is measured once."""
+    sizes: dict[int, int] = {}
+    total = 0
+    for note in notes:
+        size = sizes.get(id(note))
+        if size is None:
+            size = sizes[id(note)] = note.nbytes
+        total += size
+    return total

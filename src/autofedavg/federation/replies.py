@@ -1,0 +1,235 @@
+"""What a site's answer must be; anything else is refused here, before it is used.
+
+Answers come from other machines, so nothing is believed: every number, name, shape and type is
+looked at, and what does not fit is a `BadAnswer` with its reason, never another error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofedavg.core.bank import Model
+from autofedavg.core.errors import AutoFedAvgError, error_in, from_outside
+from autofedavg.core.site import Site
+from autofedavg.federation.encoding import Kind, kinds, opened
+from autofedavg.federation.messages import Note, Score
+from autofedavg.federation.settings import Encoding
+
+# Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
+# and a Dirichlet's weights vary by a thousandth at a concentration of a million.
+THETA_BOUND = 1e6
+# Finite is not enough: two scores of 1e308 have no mean, and one wins every selection
+# (decision 45). Voxels and the like are counted beside the score.
+SCORE_BOUND, COUNT_BOUND = 1e6, 1e12
+LONGEST_NAME = 200  # characters of a case's or a metric's
+MOST_METRICS = 1000
+MOST_CLASSES, MOST_CASES = 10_000, 10**9
+SAME_STUDY = "give every site the same study"
+
+
+class BadAnswer(Exception):
+    """An answer that cannot be used.
+
+    Args:
+        reason: what is wrong with it.
+        remedy: what can be done about it.
+        error: what was raised at the site, where that is known whole.
+    """
+
+    def __init__(self, reason: str, remedy: str = "", error: AutoFedAvgError | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy, self.error = reason, remedy, error
+
+
+def size_of(answer: Note) -> int:
+    """The bytes of an answer, if it is a note at all: named tensors and plain values."""
+    try:
+        for name in (*answer.arrays, *answer.facts):
+            if not isinstance(name, str):
+                raise TypeError
+        for array in answer.arrays.values():
+            if not isinstance(array, Tensor):
+                raise TypeError
+        return answer.nbytes
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        raise BadAnswer("its answer is not made of tensors and plain values") from None
+
+
+def refuse_error(answer: Note) -> None:
+    """Refuses the answer of a site that says it failed."""
+    if "error" in answer.facts:
+        said = from_outside(answer.facts["error"])
+        raise BadAnswer(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
+
+
+def number(answer: Note, fact: str) -> float:
+    """A loss or a score that a site was asked for: finite, and not beyond all reason."""
+    given = answer.facts.get(fact, math.nan)
+    value = finite(given)
+    if value is None or abs(value) > SCORE_BOUND:
+        raise _out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
+    return value
+
+
+def _out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadAnswer:
+    if value is None:
+        return BadAnswer(f"{what} is {from_outside(given)}")
+    return BadAnswer(f"{what} is {value!r}, beyond {bound:g}", "look at this site's data")
+
+
+def finite(value: Any) -> float | None:
+    """The value as a finite number; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def no_arrays(answer: Note) -> None:
+    """Refuses tensors where only plain values were asked for."""
+    if answer.arrays:
+        raise BadAnswer(f"sent {_names(answer)} that nobody asked for")
+
+
+def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
+    """The model a client has trained: shapes and types of the one it started from, all finite."""
+    expected = kinds(start, how)
+    found = {k: Kind(a.shape, a.dtype) for k, a in answer.arrays.items()}
+    if expected != found:
+        raise BadAnswer(
+            f"its model does not fit the network: {from_outside(found)} instead of {expected}",
+            SAME_STUDY,
+        )
+    model = opened(answer.arrays, how, start.values.dtype, start, start.form)
+    if not math.isfinite(float(model.values.sum())):
+        raise BadAnswer(
+            "its trained model holds numbers that are not finite",
+            "lower training.learning_rate, or look at this site's images",
+        )
+    return model
+
+
+def theta_of(answer: Note, beta: Tensor, s: int) -> tuple[Tensor, float]:
+    """theta^{s,k}: the shape and type of beta, finite, not beyond all reason; and the loss."""
+    loss = number(answer, "loss")
+    if set(answer.arrays) != {"theta"}:
+        raise BadAnswer(
+            f"answered step {s} with {_names(answer)} instead of theta",
+            "give every site the same version",
+        )
+    theta = answer.arrays["theta"]
+    remedy = "lower method.beta_rate, or look at this site's images"
+    fits = (theta.shape, theta.dtype) == (beta.shape, beta.dtype)
+    largest = float(torch.linalg.vector_norm(theta, math.inf)) if fits else math.nan
+    if not math.isfinite(largest):
+        raise BadAnswer(f"its beta for step {s} has a wrong shape or is not finite", remedy)
+    if largest > THETA_BOUND:
+        raise BadAnswer(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
+    return theta, loss
+
+
+def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> tuple[Tensor, float]:
+    """The gradient of step s, `length` finite numbers of the network's type; and the loss."""
+    loss = number(answer, "loss")
+    gradient = answer.arrays.get("gradient")
+    if (
+        gradient is None
+        or len(answer.arrays) > 1
+        or (gradient.shape, gradient.dtype) != ((length,), kind)
+        or not bool(torch.isfinite(gradient).all())
+    ):
+        raise BadAnswer(
+            f"its gradient for step {s} is not {length} finite numbers of {kind}",
+            "give every site the same study, or look at this site's images",
+        )
+    return gradient, loss
+
+
+def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -> list[Score]:
+    """One number within bounds per case and metric, no case twice, all of the site's cases.
+
+    Args:
+        answer: the site's.
+        site: its name, and its number of cases where that is known.
+        split: whose cases were to be scored.
+        metric: what every case must have, beside whatever else.
+    """
+    no_arrays(answer)
+    told = answer.facts.get("scores")
+    if not isinstance(told, list) or not told:
+        raise BadAnswer("sent no scores")
+    rows: dict[tuple[str, str], Score] = {}
+    for line in told:
+        if not isinstance(line, list | tuple) or len(line) != 3:
+            raise BadAnswer(f"sent {from_outside(line)} for a score")
+        case, name, given = line
+        if not isinstance(case, str) or not isinstance(name, str):
+            raise BadAnswer(f"sent {from_outside(line)} for a score")
+        if len(case) > LONGEST_NAME or len(name) > LONGEST_NAME:
+            long = max(case, name, key=len)
+            told = f"a name has {len(long)} characters, more than {LONGEST_NAME}"
+            raise BadAnswer(f"{told}: {from_outside(long)}")
+        value, bound = finite(given), SCORE_BOUND if name == metric else COUNT_BOUND
+        if value is None or abs(value) > bound:
+            what = f"{from_outside(name)} of case {from_outside(case)}"
+            raise _out_of_bounds(what, given, value, bound)
+        if (case, name) in rows:
+            raise BadAnswer(f"scored case {from_outside(case)} twice")
+        rows[case, name] = Score(site.name, case, name, value)
+    if len({name for _, name in rows}) > MOST_METRICS:
+        raise BadAnswer(f"has more than {MOST_METRICS} scores for a case", SAME_STUDY)
+    _refuse_holes(rows, site, split, metric)
+    return list(rows.values())
+
+
+def _refuse_holes(
+    rows: Mapping[tuple[str, str], Score], site: Site, split: str, metric: str | None
+) -> None:
+    """Refuses scores of fewer or more cases than the site has, and cases without the metric."""
+    cases = dict.fromkeys(case for case, _ in rows)
+    for case in cases:
+        if metric is not None and (case, metric) not in rows:
+            raise BadAnswer(f"case {from_outside(case)} has no {metric}", SAME_STUDY)
+    count = site.cases.get(split, len(cases))
+    if len(cases) != count:
+        raise BadAnswer(f"scored {len(cases)} cases of {split}, and it has {count}", SAME_STUDY)
+
+
+def class_counts_of(answer: Note) -> list[int] | None:
+    """Training cases per class, or None where the site does not know them."""
+    no_arrays(answer)
+    counts = answer.facts.get("classes")
+    if counts is None:
+        return None
+    whole = isinstance(counts, list) and len(counts) <= MOST_CLASSES
+    whole = whole and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MOST_CASES for n in counts
+    )
+    if not whole:
+        raise BadAnswer(f"its class counts are {from_outside(counts)}")
+    return list(counts)
+
+
+def lacks(answer: Note) -> bool:
+    """Whether a client says that it lacks what the request is about."""
+    return answer.facts.get("missing") is True
+
+
+def missing_of(answer: Note, sites: Sequence[str]) -> list[str]:
+    """The models, by site, that a client says it has not got."""
+    missing = answer.facts.get("missing", [])
+    if not isinstance(missing, list) or not all(name in sites for name in missing):
+        raise BadAnswer(f"says it misses {from_outside(missing)}")
+    return [name for name in sites if name in missing]
+
+
+def _names(answer: Note) -> str:
+    return from_outside(sorted(answer.arrays))

@@ -1,0 +1,43 @@
+"""The plain values that each request may carry; a client refuses all others.
+
+A value that a client does not know would be left out without a word, and the answer would be to
+another question than the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autofedavg.core.errors import TrainingError, did_you_mean
+
+_MODEL = frozenset({"form", "sent"})  # how a model travels
+_STEP = frozenset({"t", "s", "data", "mode"})  # a step of LearnAggWeight
+
+KNOWN: Mapping[str, frozenset[str]] = {
+    "local_train": _MODEL | {"t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "up"},
+    "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
+    "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
+    "differentiate": _STEP | _MODEL,
+    "evaluate": _MODEL | {"t", "split", "sites"},
+    "validate_local": frozenset({"t", "metric", "digest", "form"}),
+    "class_counts": frozenset({"t"}),
+}
+
+
+def refuse_unknown(site: str, verb: str, facts: Mapping[str, Any]) -> None:
+    """Refuses a request, or a value of one, that this client does not know.
+
+    Raises:
+        TrainingError: it names the request, or the value.
+    """
+    known = KNOWN.get(verb)
+    if known is None:
+        raise TrainingError(f"unknown request {verb!r}", where=f"client {site}")
+    unknown = sorted(facts.keys() - known)
+    if unknown:
+        raise TrainingError(
+            f"unknown value {unknown[0]!r} for {verb}",
+            where=f"client {site}",
+            remedy=f"{did_you_mean(unknown[0], known)} Have the same version at server and sites",
+        )

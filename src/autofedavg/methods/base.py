@@ -1,0 +1,126 @@
+"""What a method is: settings that can run T rounds on a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from autofedavg.algorithm import Round
+from autofedavg.core.bank import Bank, Layout, Model, model_for
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.settings import Settings
+from autofedavg.core.site import Facts
+from autofedavg.federation.port import Federation
+
+
+class Method(Settings):
+    """A frozen set of settings with one verb; subclasses add a `name` and override `rounds`."""
+
+    @property
+    def learns_on(self) -> str | None:
+        """The split that the aggregation weights are learned on, if any."""
+        return None
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether there is one predictor for all sites, which the server validates."""
+        return True
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether every client must answer every call, whatever the quorum."""
+        return False
+
+    def check(self, sites: int) -> None:
+        """Refuses a federation this method cannot work with."""
+        if sites < 1:
+            raise ConfigError("there is no site", where="method", remedy="add a site")
+
+    def cautions(self, sites: int) -> list[str]:
+        """What those who run it between institutions should know of it, in whole sentences."""
+        return []
+
+    def check_network(self, network: nn.Module, T: int) -> None:
+        """Refuses a network, or a number of rounds for it, this method cannot work with."""
+
+    def extra_traffic(self, sites: int) -> float:
+        """Bytes over those of FedAvg, as a ratio."""
+        return 0.0
+
+    def models_validated(self, sites: int, layers: int) -> float:
+        """Models that are sent to every client to validate a round, on average over the rounds."""
+        return 1.0 if self.has_global_model else 0.0
+
+    def models_held(self, sites: int) -> int:
+        """Models in memory at once: those of all clients, and the global one."""
+        return sites + 1
+
+    def layer_names(self, layout: Layout) -> tuple[str, ...]:
+        """The layers that alpha has a weight each for; empty with one weight per client."""
+        return ()
+
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        """What round t asks of a client, which a site on another machine answers and no more.
+
+        Returns:
+            By call, every set of plain values that it is made with, but for `t`, `T` and what the
+            port adds; `evaluate` where there is a global model to validate after the round.
+        """
+        asked: dict[str, list[Facts]] = {"local_train": [{}]}
+        return {**asked, "evaluate": [{}]} if self.has_global_model else asked
+
+    def begin(self, federation: Federation, start: Round) -> Round:
+        """The state round 1 starts from, given w^0."""
+        return start
+
+    def rounds(
+        self, federation: Federation, layout: Layout, T: int, start: Round
+    ) -> Iterator[Round]:
+        """Yields the rounds after `start` up to T."""
+        raise NotImplementedError
+
+
+def size_weights(federation: Federation) -> Tensor:
+    """alpha_k = n_k / n, n_k being training cases (decision 8)."""
+    n = torch.tensor([site.cases["train"] for site in federation.sites], dtype=torch.float64)
+    return n / n.sum()
+
+
+def even_weights(federation: Federation) -> Tensor:
+    """alpha_k = 1 / K."""
+    return torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
+
+
+def own_models(federation: Federation, w: Model | Bank) -> Bank:
+    """A bank that gives every client the model it goes on from."""
+    return Bank.gather({name: model_for(w, name) for name in federation.names})
+
+
+def train_alone(
+    federation: Federation, T: int, start: Round, *, fresh: bool = False, together: bool = False
+) -> Iterator[Round]:
+    """w_k^t = LocalTrain(k, w_k^{t-1}): nothing is averaged.
+
+    Args:
+        federation: the clients.
+        T: the last round.
+        start: the state to go on from; its w is a bank.
+        fresh: whether round 1 starts from initial weights of each client's own.
+        together: whether the bank is one predictor.
+    """
+    w = start.w
+    for t in range(start.t + 1, T + 1):
+        how = {"fresh": True} if fresh and t == 1 else {}
+        w_k, losses = federation.local_train(t, w, T=T, **how)
+        w = w_k if len(w_k.sites) == federation.K else _with_absent(federation, w_k, w)
+        yield Round(t, w, w_k=w_k, losses=losses, together=together)
+
+
+def _with_absent(federation: Federation, w_k: Bank, before: Model | Bank) -> Bank:
+    """All K models: a client that sat out a round goes on later from what it had."""
+    rows = {
+        name: model_for(w_k if name in w_k.sites else before, name) for name in federation.names
+    }
+    return Bank.gather(rows)

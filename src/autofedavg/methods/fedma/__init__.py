@@ -1,0 +1,1 @@
+"""Federated matched averaging, and what only it needs."""

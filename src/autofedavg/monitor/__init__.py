@@ -1,0 +1,1 @@
+"""Progress bars, the terminal view, the served report and trackers."""

@@ -1,0 +1,133 @@
+"""Bars on a terminal: rounds, time left, the current score and alpha. Elsewhere, lines."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.selection import Seen
+from autofedavg.studies.observer import Observer
+
+EVERY = 60.0  # seconds between two lines in a log
+
+
+class Bars(Observer):
+    """Draws one bar for the data, one for the study and one for every run under way."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._alone = progress, True
+        self._data = progress.add_task("data", total=None, visible=False, note="")
+        self._study = progress.add_task("study", total=None, visible=False, note="")
+        self._run = progress.add_task("run", total=None, visible=False, note="")
+
+    def beside(self) -> Bars:
+        another = copy.copy(self)
+        another._alone = False
+        another._run = self._progress.add_task("run", total=None, visible=False, note="")
+        return another
+
+    def found(self, folder: Path) -> None:
+        self._progress.advance(self._study)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        self._progress.update(
+            self._data, description=what, completed=done, total=total, visible=done < total
+        )
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
+        self._progress.update(self._study, total=total, visible=total > 1)
+        fold = f", fold {getattr(run.task, 'fold', 0)}" if run.folds else ""
+        self._progress.reset(
+            self._run,
+            description=f"{run.label}{fold}, seed {seed}",
+            total=run.T,
+            visible=True,
+            note="",
+        )
+
+    def round(self, seen: Seen) -> None:
+        self._progress.update(self._run, completed=seen.t, total=seen.T, note=describe(seen))
+
+    def finished(self, folder: Path) -> None:
+        self._progress.advance(self._study)
+        self._progress.update(self._run, visible=False)
+        if not self._alone:
+            self._progress.remove_task(self._run)
+
+    def failed(self, folder: Path, error: Exception) -> None:
+        self.finished(folder)
+        _tell_failure(self._progress.console, error)
+
+
+def describe(seen: Seen) -> str:
+    """Score and weights of a round in one line."""
+    if seen.tested:
+        return f"testing models {seen.tested[0]}/{seen.tested[1]}"
+    parts = [] if seen.validation is None else [f"validation {100 * seen.validation:.1f}"]
+    if seen.alpha:
+        weights = zip(seen.sites, seen.alpha, strict=True)
+        parts.append("alpha " + " ".join(f"{site} {_mean(a):.2f}" for site, a in weights))
+    return "  ".join(parts)
+
+
+def _mean(alpha: Any) -> float:
+    return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)
+
+
+def _tell_failure(console: Console, error: Exception) -> None:
+    """At once, while others go on."""
+    console.print(f"failed: {error}", highlight=False, markup=False, soft_wrap=True)
+
+
+class Lines(Observer):
+    """A line now and then, for logs: nothing short is worth one."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._said, self._what = console, time.monotonic(), ""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        self._say(f"{what}: {done} of {total}")
+
+    def beside(self) -> Lines:
+        return Lines(self._console)
+
+    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
+        self._what = f"run {index} of {total}, {run.name}, seed {seed}"
+
+    def failed(self, folder: Path, error: Exception) -> None:
+        _tell_failure(self._console, error)
+
+    def round(self, seen: Seen) -> None:
+        self._say(f"{self._what}: round {seen.t} of {seen.T}  {describe(seen)}")
+
+    def _say(self, text: str) -> None:
+        if time.monotonic() - self._said >= EVERY:
+            self._said = time.monotonic()
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def watching() -> Iterator[Observer]:
+    """Bars on stderr when it is a terminal, else a line a minute."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bars(progress)

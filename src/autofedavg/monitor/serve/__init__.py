@@ -1,0 +1,1 @@
+"""The report, served while runs go on."""

@@ -1,0 +1,98 @@
+"""What a run measures, as named numbers a tracker can plot; the names are the same in each."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from autofedavg.core.evaluation import loss_ends, summarise
+from autofedavg.core.scores import Scores
+
+# Names of our own that a site's name must not take, in any group.
+RESERVED = ("mean", "all", "down", "up", "global_test_avg", "local_avg", "local_gen")
+LONGEST = 200  # letters of a site's name
+_ODD = re.compile(r"[^\w.\- ]")
+LAST = "seconds/all"  # written after all other numbers of a round: where it is, they are
+
+
+def site_names(sites: Iterable[str]) -> dict[str, str]:
+    """Each site's name as trackers take it: no slashes, no odd characters, no two alike.
+
+    Example:
+        >>> site_names(["St. Ann/2", "St. Ann_2", "mean"])
+        {'St. Ann/2': 'St. Ann_2', 'St. Ann_2': 'St. Ann_2-2', 'mean': 'mean-2'}
+    """
+    taken, found = set(RESERVED), {}
+    for site in sites:
+        plain = _ODD.sub("_", site)[:LONGEST].strip()
+        plain = plain if plain.strip(".") else "_" * max(1, len(plain))  # "..": no file's name
+        name, number = plain, 1
+        while name in taken:
+            number += 1
+            name = f"{plain}-{number}"
+        taken.add(name)
+        found[site] = name
+    return found
+
+
+def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
+    """The numbers of one line of rounds.jsonl; `LAST` is the last."""
+    found: dict[str, float | None] = {}
+    validation = line["validation"] or {}
+    test = line.get("test") or {}
+    found |= {"validation/mean": validation.get("mean"), "test/mean": test.get("mean")}
+    for group, values in (
+        ("validation", validation.get("sites") or {}),
+        ("test", test.get("sites") or {}),
+        ("validation_local", line["validation_local"] or {}),
+        ("loss", line["loss"] or {}),
+    ):
+        found |= {f"{group}/{names[site]}": value for site, value in values.items()}
+    for letter in ("alpha", "beta"):
+        found |= _weights(letter, line[letter] or (), names)
+    found["learned"] = float(line["learned"])
+    if ends := loss_ends(line.get("learning_loss", {})):
+        _, found["learning_loss/first"], found["learning_loss/last"] = ends
+    found["answered"] = float(len(line["answered"]))
+    found |= {"traffic/down": float(line["bytes_down"]), "traffic/up": float(line["bytes_up"])}
+    seconds = {call: float(cost["seconds"]) for call, cost in line["calls"].items()}
+    found |= {f"seconds/{call}": value for call, value in seconds.items()}
+    known = {name: value for name, value in found.items() if value is not None}
+    return {**known, LAST: sum(seconds.values())}
+
+
+def score_points(scores: Scores, metric: str, names: Mapping[str, str]) -> dict[str, float]:
+    """The test scores at the end: the columns of the paper's tables, as shares of one."""
+    summary = summarise(scores, metric)
+    found = {names[site]: value for site, value in summary.by_site.items()}
+    columns = {
+        "global_test_avg": summary.global_test_avg,
+        "local_avg": summary.local_avg,
+        "local_gen": summary.local_gen,
+    }
+    found |= {name: value for name, value in columns.items() if value is not None}
+    return {f"test/{name}": value for name, value in found.items()}
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted path, text) of nested values."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", str(value)
+
+
+def _weights(letter: str, weights: Iterable[Any], names: Mapping[str, str]) -> dict[str, float]:
+    """One number a site; layer-wise, its mean, lowest and highest over layers."""
+    found: dict[str, float] = {}
+    for name, weight in zip(names.values(), weights, strict=False):
+        if isinstance(weight, list):
+            found[f"{letter}/{name}"] = statistics.fmean(weight)
+            found[f"{letter}_low/{name}"] = min(weight)
+            found[f"{letter}_high/{name}"] = max(weight)
+        else:
+            found[f"{letter}/{name}"] = float(weight)
+    return found

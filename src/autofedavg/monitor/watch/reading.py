@@ -1,0 +1,255 @@
+"""Reads how a run stands from its folder alone: takes no lock, writes nothing."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.bounded_reader import naming, opened
+from autofedavg.experiment.folder import (
+    STUDY,
+    Ledger,
+    Rounds,
+    read_json,
+    read_toml,
+    run_path,
+    run_paths,
+)
+from autofedavg.monitor.watch.lock import Lock, lock_of
+from autofedavg.monitor.watch.state import Best, RunState, SiteState, Spread, StudyState
+
+RECENT = 10  # rounds whose median is the time of a round
+LOG_LINES, LOG_BYTES = 8, 16384
+FILES = ("config.toml", "environment.json", "status.json")
+SIGNS = ("status.json", "rounds.jsonl", "log.txt")  # of life
+Lines = Sequence[Mapping[str, Any]]
+
+
+class RunReader:
+    """Looks at one run folder again and again, each time only at what is new.
+
+    Args:
+        path: the run folder; it may be half-written, or not be there yet.
+        known: what a study's folder tells of a run that has not begun.
+    """
+
+    def __init__(self, path: Path, known: RunState | None = None) -> None:
+        self.path = path
+        self.known = known or RunState(path, path.parent.name, path.parent.name)
+        self._rounds = Rounds(path / "rounds.jsonl")
+        self._kept: tuple[object, RunState] | None = None
+
+    def look(self) -> RunState:
+        """How the run stands now.
+
+        Raises:
+            RunError: the folder is damaged, or a newer version wrote it.
+        """
+        mark = [_mark(self.path / name) for name in {*FILES, *SIGNS}]
+        if self._kept is None or self._kept[0] != mark:
+            with naming(self.path, "this run folder is damaged", remedy=""):
+                self._kept = (mark, self._read())
+        return self._aged(self._kept[1])
+
+    def _read(self) -> RunState:
+        if not all((self.path / name).exists() for name in FILES):
+            return self.known
+        config = read_toml(self.path / "config.toml")
+        about = read_json(self.path / "environment.json")
+        outcome = Ledger(self.path).outcome()
+        lines = self._rounds.look()
+        if outcome.get("state") != "running":  # all is read: what is shown of it is enough
+            self._rounds = Rounds(self.path / "rounds.jsonl")
+        fold = config["task"].get("fold", -1)
+        means = tuple(_finite((line["validation"] or {}).get("mean")) for line in lines)
+        scored = [
+            Best(int(line["t"]), mean)
+            for mean, line in zip(means, lines, strict=True)
+            if mean is not None
+        ]
+        sites = _sites(sorted(about["data"]["cases"]), lines)
+        return RunState(
+            folder=self.path,
+            row=str(config["name"]),
+            label=str(config.get("label", config["name"])),
+            seed=int(about["seed"]),
+            fold=fold if fold >= 0 else None,
+            state=str(outcome.get("state", "unknown")),
+            error=str(outcome.get("error", "")),
+            method=str(config["method"]["name"]),
+            metric=str(about["metric"]),
+            t=int(lines[-1]["t"]) if lines else 0,
+            T=int(config["rounds"]),
+            resumed=len(about.get("resumed", [])),
+            seconds_a_round=_pace(lines),
+            validation=means,
+            best=max(scored, key=lambda best: best.score, default=None),  # the first of equals
+            learned=max((line["t"] for line in lines if line["learned"]), default=0),
+            sites=sites,
+            missing=tuple(site.name for site in sites if not site.answered),
+            down=sum(line["bytes_down"] for line in lines),
+            up=sum(line["bytes_up"] for line in lines),
+            calls=_calls(lines),
+            log=_tail(self.path / "log.txt"),
+        )
+
+    def _aged(self, seen: RunState) -> RunState:
+        """With what passes although no file changes: time, and a lock let go."""
+        if seen.state == "not begun":
+            return seen
+        last = max(_mark(self.path / name)[0] for name in SIGNS)
+        silent = max(0.0, time.time() - last / 1e9)
+        left = None
+        if seen.state == "running" and seen.seconds_a_round is not None and seen.T is not None:
+            left = seen.seconds_a_round * (seen.T - seen.t)
+            left -= min(silent, seen.seconds_a_round) if left else 0.0
+        lock: Lock = lock_of(self.path) if seen.state == "running" else "free"
+        if seen.state == "running" and lock == "free" and Ledger(self.path).status() != "running":
+            self._kept = None  # it has ended since its files were read
+            return self.look()
+        return replace(seen, silent=silent, seconds_left=left, lock=lock)
+
+
+class StudyReader:
+    """Looks at all runs of a study's folder, with those to come, or of any folder above runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._readers: dict[Path, RunReader] = {}
+
+    def look(self) -> StudyState:
+        """How the runs stand now.
+
+        Raises:
+            RunError: a folder is damaged, or a newer version wrote it.
+        """
+        title, jobs = self._jobs()
+        for path, known in jobs.items():
+            self._readers.setdefault(path, RunReader(path, known))
+        return StudyState(self.path, title, tuple(self._look(path) for path in jobs))
+
+    def _look(self, path: Path) -> RunState:
+        """One run; a damaged one must not hide the others."""
+        try:
+            return self._readers[path].look()
+        except RunError as error:
+            return replace(self._readers[path].known, state="damaged", error=str(error))
+
+    def _jobs(self) -> tuple[str, dict[Path, RunState | None]]:
+        if not (self.path / STUDY).exists():
+            return str(self.path), dict.fromkeys(run_paths([self.path]))
+        study = read_json(self.path / STUDY)
+        jobs: dict[Path, RunState | None] = {}
+        for row in study["runs"]:
+            config = row["config"]
+            name, label = config["name"], config.get("label", config["name"])
+            for fold, seed in row["jobs"]:
+                path = run_path(self.path, name, seed, fold)
+                jobs[path] = RunState(path, name, label, seed, fold, T=config.get("rounds"))
+        return study.get("title", str(self.path)), jobs
+
+
+Reader = RunReader | StudyReader
+
+
+def reader(path: Path) -> Reader:
+    """Who reads this folder: of a run, also one only just being made, or of several.
+
+    Raises:
+        RunError: it is neither.
+    """
+    if not path.is_dir():
+        raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
+    if any((path / name).exists() for name in (*FILES, "checkpoints")):
+        return RunReader(path)
+    if not (path / STUDY).exists() and not any(path.rglob("config.toml")):
+        raise RunError(
+            "this is neither a run folder nor a study folder",
+            where=str(path),
+            remedy="name a folder written by `autofedavg run`",
+        )
+    return StudyReader(path)
+
+
+def _sites(names: Sequence[str], lines: Lines) -> tuple[SiteState, ...]:
+    last = lines[-1] if lines else {}
+    answered = last.get("answered") or names  # an empty list: this round had no models of sites
+    scores = (last.get("validation") or {}).get("sites") or {}
+    local = last.get("validation_local") or {}
+    return tuple(
+        SiteState(
+            name,
+            name in answered,
+            _spread(last.get("alpha"), k),
+            _spread(last.get("beta"), k),
+            _finite(scores.get(name)),
+            _finite(local.get(name)),
+            tuple(_finite(line["loss"].get(name)) for line in lines),
+        )
+        for k, name in enumerate(names)
+    )
+
+
+def _spread(weights: Sequence[Any] | None, k: int) -> Spread | None:
+    if not weights:
+        return None
+    layers = weights[k] if isinstance(weights[k], list) else [weights[k]]
+    if not all(map(math.isfinite, layers)):
+        return None
+    return Spread(statistics.fmean(layers), min(layers), max(layers))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _pace(lines: Lines) -> float | None:
+    """The median time of the last rounds: a pause before a resumption does not count.
+
+    Rounds in which weights are learned take longer; with t0 above 1 they are few, so the two
+    kinds have medians of their own, weighed by how often they come.
+    """
+    kinds: dict[bool, list[float]] = {}
+    for early, late in pairwise(lines):
+        gap = float(late["time"]) - float(early["time"])
+        kinds.setdefault(bool(late.get("learned")), []).append(gap)
+    total = sum(len(gaps) for gaps in kinds.values())
+    if not total:
+        return None
+    pace = sum(len(gaps) * statistics.median(gaps[-RECENT:]) for gaps in kinds.values()) / total
+    return max(0.0, pace)
+
+
+def _calls(lines: Lines) -> dict[str, dict[str, float]]:
+    sums: dict[str, dict[str, float]] = {}
+    for line in lines:
+        for call, cost in line["calls"].items():
+            mine = sums.setdefault(call, dict.fromkeys(cost, 0))
+            for key, value in cost.items():
+                mine[key] += value
+    return sums
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """Changes whenever the file does: time of writing in nanoseconds, and size."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
+def _tail(path: Path) -> tuple[str, ...]:
+    if not path.is_file():
+        return ()
+    with opened(path) as handle:
+        handle.seek(max(0, path.stat().st_size - LOG_BYTES))
+        text = handle.read(LOG_BYTES).decode(errors="replace")
+    return tuple(text.splitlines()[-LOG_LINES:])

@@ -1,1 +1,0 @@
-"""Networks that MONAI does not have."""

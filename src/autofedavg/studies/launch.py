@@ -1,0 +1,260 @@
+"""Runs a study's rows, or goes on with them: builds the clients and hands them to `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autofedavg.core.errors import DataError, RunError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds, global_seed
+from autofedavg.core.trainer import checked_device
+from autofedavg.engines import ENGINES
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.loopback import Trial, begun_at, placed_again
+from autofedavg.experiment.config import Study, parse_run
+from autofedavg.experiment.folder import (
+    LOADERS,
+    STUDY,
+    read_json,
+    read_toml,
+    run_path,
+    study_home,
+)
+from autofedavg.experiment.row_run import Work, run_row
+from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.run import check_run
+from autofedavg.experiment.secret import kept_secret
+from autofedavg.studies.machine import Machine, about_run, clients, machine_of
+from autofedavg.studies.observer import Observer
+from autofedavg.studies.parallel import check_abreast, run_abreast
+from autofedavg.studies.study_file import Wanted, listed_runs, write_agenda
+from autofedavg.tasks.base import Progress, Task
+
+
+def run_study(
+    study: Study,
+    out: Path | str = "runs",
+    machine: Machine | None = None,
+    observer: Observer | None = None,
+    at_once: int = 1,
+) -> Path:
+    """Runs every row of a study with every seed.
+
+    Args:
+        study: from `read_study`.
+        out: the folder under which `<study>/<row>/seed-<n>` is written.
+        machine: where to compute.
+        observer: told of progress.
+        at_once: runs at a time, each in a process of its own where it is more than one; one that
+            fails does not stop the others then. Never changes results.
+
+    Returns:
+        The study's folder.
+
+    Raises:
+        RunError: a run folder exists already; nothing has been touched then.
+    """
+    machine = (machine or Machine()).resolved()
+    check_abreast(at_once, machine)
+    ENGINES[str(machine.engine)]  # what cannot be had is told before any work
+    checked_device(str(machine.device))
+    observer = observer or Observer()
+    for config in study.runs:
+        with global_seed(0):
+            network = config.resolved(observer.preparing).task.network()
+        config.method.check_network(network, config.T)
+    home = Path(out) / study.name
+    wanted = [
+        Wanted(run_path(home, config.name, seed, fold), config, seed, machine)
+        for config, fold, seed in study.jobs()
+    ]
+    for run in wanted:
+        if (run.folder / "config.toml").exists():
+            raise RunError(
+                "this run folder exists already",
+                where=str(run.folder),
+                remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
+            )
+    for run in wanted:
+        run.config.task.check()
+    write_agenda(home, study, machine)
+    _run_all(wanted, machine, observer, at_once)
+    return home
+
+
+def resume(
+    path: Path | str,
+    machine: Machine | None = None,
+    observer: Observer | None = None,
+    at_once: int = 1,
+) -> Path:
+    """Goes on with a run folder, or with all that a study folder still lacks.
+
+    Gives the same bits as a run that was never stopped. Finished runs are left alone.
+
+    Args:
+        path: a run folder, of a run of a study also before it was begun, or a study folder.
+        machine: where to compute; as before when None.
+        observer: told of progress.
+        at_once: runs at a time, as for `run_study`.
+    """
+    path = Path(path)
+    machine = machine or Machine()
+    check_abreast(at_once, machine)
+    observer = observer or Observer()
+    if (path / "config.toml").is_file():
+        values = read_toml(path / "config.toml")
+        if values.get("task", {}).get("name") == LOADERS:
+            raise RunError(
+                "this run was begun from Python with data loaders of its own",
+                where=str(path),
+                remedy="call federate again with the same arguments and this folder",
+            )
+        config = parse_run(values, str(path))
+        before = read_json(path / "environment.json")
+        wanted = [Wanted(path, config, int(before["seed"]), machine)]
+    elif (path / STUDY).is_file():
+        wanted = listed_runs(path, machine)
+    else:
+        linked = (up for up in path.absolute().parents[1:3] if (up / STUDY).is_file())
+        home = study_home(path) or next(linked, None)  # a row's folder may be a link elsewhere
+        listed = listed_runs(home, machine) if home else []
+        wanted = [run for run in listed if run.folder.resolve() == path.resolve()]
+        if not wanted:
+            raise RunError(
+                "this is neither a run folder nor a study folder",
+                where=str(path),
+                remedy="name a folder written by `autofedavg run`",
+            )
+    _run_all(wanted, machine, observer, at_once)
+    return path
+
+
+def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_once: int) -> None:
+    if at_once > 1 and len(wanted) > 1:
+        run_abreast(wanted, asked, observer, at_once)
+        return
+    problems: dict[str, Problem] = {}
+    with ExitStack() as engines:
+        trials: dict[Path, Trial] = {}
+        for index, run in enumerate(wanted, 1):
+            path, config, seed, machine = run
+            if run.finished:
+                observer.found(path)
+                continue
+            known = run.begun
+            if known:  # what was begun goes on as it was begun
+                config = parse_run(read_toml(path / "config.toml"), str(path))
+                config = config.with_task(placed_again(path, config.task))
+                config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
+            config = config.resolved(observer.preparing)
+            used = _machine(path, asked) if known else machine.resolved()
+            observer.started(config, seed, index, len(wanted), path)
+            if used.remote:
+                _run_as_job(path, config, seed, used, observer, trials, engines)
+            else:
+                key = _problem(problems, config.task, observer.preparing)
+                _run_one(path, config, seed, used, problems[key], observer)
+            observer.finished(path)
+
+
+def _machine(path: Path, asked: Machine) -> Machine:
+    """Where to go on with a run that was begun."""
+    used = machine_of(path, asked)
+    if not used.remote:
+        return used
+    if not (begun := begun_at(path)) and asked.engine is None:
+        raise RunError(
+            "this run was begun in a deployment",
+            where=str(path),
+            remedy="submit its job again with the engine's own tools: it goes on from there",
+        )
+    return replace(used, device=asked.device or begun.get("device") or used.device)
+
+
+def _run_as_job(
+    path: Path,
+    config: RunConfig,
+    seed: int,
+    machine: Machine,
+    observer: Observer,
+    trials: dict[Path, Trial],
+    engines: ExitStack,
+) -> None:
+    """One row on a real engine on this machine; its processes serve the rows after it too."""
+    study = path.parents[2 if config.folds else 1]
+    config.task.prepare(observer.preparing)  # once, before every site looks for it
+    job = Job.of(
+        study.name,
+        config,
+        seed,
+        config.task.site_names(),
+        wait=machine.wait,
+        threads=machine.threads or 1,
+        supervised=machine.supervise,
+    )
+    if job.folder(study.parent) != path:
+        raise RunError(
+            "this run folder was renamed, and the server finds it by its name",
+            where=str(path),
+            remedy=f"call it {job.folder(study.parent)} again",
+        )
+    if study.parent not in trials:
+        opens = ENGINES[str(machine.engine)]
+        trial = Trial(opens, study.parent, str(machine.device), machine.supervise)
+        trials[study.parent] = engines.enter_context(trial)
+    trials[study.parent].run(job, config.task, observer.round)
+
+
+def _run_one(
+    path: Path,
+    config: RunConfig,
+    seed: int,
+    machine: Machine,
+    problem: Problem,
+    observer: Observer,
+) -> None:
+    seeds = Seeds(seed)
+    known = (path / "config.toml").exists()
+    if known:
+        _refuse_other_data(path, config.task)
+    quorum = config.general.quorum or None
+    select = config.general.select
+    check_run(config.method, config.T, select, problem)
+    secret = kept_secret(path)  # of a run that was begun on a real engine
+    given = (machine, quorum, config.exchange, secret)
+    with clients(problem, config.training, seeds, *given) as federation:
+        w0, layout = problem.initial(seeds)
+
+        def about() -> dict[str, Any]:
+            data = config.task.describe()
+            layers = config.method.layer_names(layout)
+            return about_run(machine, federation, seed, data, problem.metric, config.folds, layers)
+
+        work = Work(config, seed, federation, w0, layout, str(machine.device), about)
+        run_row(path, work, observer.round)
+
+
+def _refuse_other_data(path: Path, task: Task) -> None:
+    """A run goes on with the cases and files it was begun with, or not at all."""
+    before, now = read_json(path / "environment.json").get("data", {}), task.describe()
+    for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
+        if key in before and before[key] != now.get(key):
+            raise DataError(
+                f"the {what} of the data are not those the run was begun with",
+                where=str(path),
+                remedy="put the data back as it was, or begin anew elsewhere",
+            )
+
+
+def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> str:
+    """Has the task's problem at hand, prepared once for all rows that share it; its key."""
+    key = task.model_dump_json()
+    if key not in known:
+        known.clear()  # one data set in memory at a time
+        known[key] = task.problem(progress)
+    return key

@@ -1,0 +1,151 @@
+"""Where a run is computed: which engine, which device, how many hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.problem import Problem
+from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import Training
+from autofedavg.engines import ENGINES, REMOTE
+from autofedavg.engines.remote.job import WAIT
+from autofedavg.experiment.environment import environment
+from autofedavg.experiment.folder import read_json
+from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run is computed: never part of what is computed, but for `threads`.
+
+    Attributes:
+        engine: a name from `autofedavg list engines`; None for the simulator.
+        device: "cpu" or "cuda"; None for the CPU.
+        workers: worker processes; None lets the engine choose.
+        threads: threads per worker; None lets the engine choose.
+        supervise: whether a real engine's job that ends early is started anew by itself.
+        wait: seconds a real engine's server waits for the sites to join.
+    """
+
+    engine: str | None = None
+    device: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    supervise: bool = False
+    wait: float = WAIT
+
+    @property
+    def remote(self) -> bool:
+        """Whether every site is a process of its own, behind an engine's network."""
+        return self.engine in REMOTE
+
+    def resolved(self) -> Machine:
+        """With the engine and the device filled in; workers and threads are the engine's choice.
+
+        Raises:
+            ConfigError: something is asked that this engine does not have.
+        """
+        if self.remote and self.workers is not None:
+            raise ConfigError(
+                f"on {self.engine} every site is a process of its own, whatever the workers",
+                where="workers",
+                remedy="leave --workers out",
+            )
+        if self.supervise and not self.remote:
+            raise ConfigError(
+                "there is no job to supervise on the simulator",
+                where="supervise",
+                remedy=f"leave --supervise out, or use --engine {' or '.join(REMOTE)}",
+            )
+        return replace(self, engine=self.engine or "simulator", device=self.device or "cpu")
+
+
+def about_run(
+    machine: Machine,
+    federation: Federation,
+    seed: int,
+    data: dict[str, Any],
+    metric: str,
+    folds: Sequence[int] = (),
+    layers: Sequence[str] = (),
+) -> dict[str, Any]:
+    """environment.json: what a run ran on, and all that going on with it must keep."""
+    hands = getattr(federation.fleet, "hands", machine)
+    return environment(
+        str(machine.device),
+        seed=seed,
+        engine=machine.engine,
+        asked_device=machine.device,
+        threads=hands.threads,
+        workers=hands.workers,
+        data=data,
+        metric=metric,
+        folds=list(folds),
+        layers=list(layers),
+    )
+
+
+@contextmanager
+def clients(
+    problem: Problem,
+    training: Training,
+    seeds: Seeds,
+    machine: Machine,
+    quorum: int | None = None,
+    exchange: Exchange = Exchange(),  # noqa: B008 - frozen
+    secret: Seeds | None = None,
+) -> Iterator[Federation]:
+    """The federation of a problem's clients, on the engine asked for."""
+    machine = machine.resolved()
+    if machine.remote:
+        raise ConfigError(
+            f"data loaders of this process cannot be sent to {machine.engine}'s sites",
+            where="machine.engine",
+            remedy="run a study there, or see docs/how-to/add-learned-weights.md",
+        )
+    engine = ENGINES[str(machine.engine)]
+    with engine(
+        problem,
+        training,
+        seeds,
+        workers=machine.workers,
+        threads=machine.threads,
+        device=machine.device,
+    ) as fleet:
+        yield Federation(
+            fleet,
+            quorum=quorum,
+            exchange=exchange,
+            seeds=seeds,
+            secret=secret,
+            counted=problem.counted,
+        )
+
+
+def machine_of(path: Path, asked: Machine) -> Machine:
+    """The machine to go on with a run: as before, but for what is asked.
+
+    Threads are kept whatever is asked, as they change bits.
+    """
+    before = read_json(path / "environment.json")
+    threads = before["threads"]
+    if asked.threads not in (None, threads):
+        raise ConfigError(
+            f"the run was begun with {threads} threads, not {asked.threads}",
+            where=str(path),
+            remedy="leave --threads out: another number changes the last bits of the result",
+        )
+    return Machine(
+        asked.engine or before["engine"],
+        asked.device or before["asked_device"],
+        asked.workers,
+        threads,
+        asked.supervise,
+        asked.wait,
+    )

@@ -1,0 +1,296 @@
+"""Your own data: a list of images and labels with their sites, in one of the usual formats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+from torch import nn
+
+from autofedavg.core.errors import ConfigError, DataError
+from autofedavg.core.problem import LocalData, Problem
+from autofedavg.core.settings import setting
+from autofedavg.tasks.base import Progress
+from autofedavg.tasks.imaging.cache import data_home
+from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.collection import Collection
+from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
+from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.recipe import recipe
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.segmenter import ImageSegmenter
+from autofedavg.tasks.imaging.task import ImageTask
+from autofedavg.tasks.lists.classes import found_classes, refuse_strangers
+from autofedavg.tasks.lists.defaults import OpenPipeline
+from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
+from autofedavg.tasks.lists.listing import Listing, read_listing
+from autofedavg.tasks.lists.splits import Split, split_digest, splits_of
+
+MOST_CLASSES = 255  # labels are bytes
+
+
+class Datalist(ImageTask):
+    """Segmentation of the images in a data list, 2D or 3D, one or several classes."""
+
+    paths: ClassVar[tuple[str, ...]] = ("datalist", "root", "cache")
+
+    name: Literal["datalist"] = "datalist"
+    datalist: str = setting("", origin="ours", help="the data list, .csv or .json")
+    root: str = setting(
+        "",
+        origin="ours",
+        help="folder its paths begin at, if need be below AUTOFEDAVG_DATA; the list's when empty",
+    )
+    allow_outside: bool = setting(
+        False, origin="ours", help="whether paths may lead out of that folder"
+    )
+    fold: int = setting(
+        -1,
+        origin="ours",
+        help="fold that is tested, the next one validates; -1 when the list is not in folds",
+        ge=-1,
+    )
+    shares: tuple[float, float, float] = setting(
+        (0.6, 0.2, 0.2), origin="ours", help="of train, validation and test where splits are drawn"
+    )
+    split_seed: int = setting(0, origin="ours", help="seed of drawn splits", ge=0)
+    holdout: float = setting(
+        0.0, origin="ours: decision 3", help="share of training patients set aside", ge=0, lt=1
+    )
+    classes: dict[str, tuple[int, ...]] = setting(
+        {},
+        origin="derived from the data: the list's, or every value the labels hold",
+        help="class name = values in the label files that mean it",
+    )
+    image_channels: int = setting(
+        0, origin="derived from the data", help="channels of an image; 0 to count them", ge=0
+    )
+    pipeline: OpenPipeline = setting(
+        OpenPipeline(), origin="ours", help="from images to batches and scores"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if min(self.shares) <= 0:
+            raise ValueError("shares must be above 0")
+        values = [value for found in self.classes.values() for value in found]
+        if len(values) != len(set(values)) or any(value < 1 for value in values):
+            raise ValueError("classes must name every value once, from 1 (0 is background)")
+        if BACKGROUND in self.classes:
+            raise ValueError("a class needs a name")
+        if not all(self.classes.values()) or len(self.classes) > MOST_CLASSES:
+            raise ValueError(f"1 to {MOST_CLASSES} classes, each with a value, can be learned")
+        return self
+
+    @property
+    def _settled(self) -> bool:
+        return bool(self.pipeline.settled() and self.classes and self.image_channels)
+
+    def resolved(self, progress: Progress | None = None) -> Self:
+        """A copy with every setting that was left to the data worked out."""
+        if self._settled:
+            return self
+        seen = self.fingerprint(progress)
+        found: dict[str, Any] = {"pipeline": self.pipeline.settle(self._training(seen))}
+        if not self.image_channels:
+            found["image_channels"] = seen.channels
+        if not self.classes:
+            named = dict(self.listing.classes)
+            found["classes"] = named or found_classes(self.listing, seen)
+        copy = self.model_copy(update=found)
+        copy.__pydantic_fields_set__.difference_update(set(found) - {"pipeline"})
+        copy.pipeline.pipeline()
+        return copy
+
+    def _training(self, seen: Fingerprint) -> Fingerprint:
+        """What settings are worked out from: the training cases; of folds, which change, all."""
+        try:
+            splits = self.splits if self.fold < 0 else None
+        except DataError:  # there will be no run; a look at the data goes on
+            splits = None
+        if splits is None:
+            return seen
+        entries = self.listing.sites()
+        return Fingerprint(
+            {
+                site: [
+                    facts
+                    for entry, facts in zip(entries[site], cases, strict=True)
+                    if splits[site][entry.case] in ("train", "holdout")
+                ]
+                for site, cases in seen.sites.items()
+            }
+        )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copy = super().model_copy(update=update, deep=deep)
+        for name in ("listing", "splits"):  # they depend on what may have been changed
+            copy.__dict__.pop(name, None)
+        return copy
+
+    @cached_property
+    def listing(self) -> Listing:
+        """The list itself."""
+        if not self.datalist:
+            raise ConfigError(
+                "no data list is named",
+                where="task.datalist",
+                remedy="set it to a .csv or .json file",
+            )
+        path = Path(self.datalist)
+        return read_listing(path, self._root(path), allow_outside=self.allow_outside)
+
+    def _root(self, path: Path) -> Path:
+        if not self.root:
+            return path.absolute().parent
+        root = Path(self.root)
+        known = data_home(root.name)
+        return known.absolute() if not root.is_dir() and known.is_dir() else root.absolute()
+
+    def fingerprint(self, progress: Progress | None = None) -> Fingerprint:
+        """The data, measured."""
+        return fingerprint(self.listing, self.cache, progress)
+
+    @cached_property
+    def splits(self) -> Split:
+        """Site -> case -> split."""
+        return splits_of(self.listing, self.fold, self.shares, self.split_seed, self.holdout)
+
+    def check(self) -> None:
+        if not self._settled:  # the cases have been measured
+            seen, classes = self.fingerprint(), self.resolved().classes
+            refuse_strangers(self.listing, seen, classes, self.image_channels)
+        for site, cases in self.splits.items():
+            for split in SPLITS[:3]:
+                if split not in cases.values():
+                    raise DataError(
+                        f"it has no {split} case" + (f" in fold {self.fold}" * (self.fold >= 0)),
+                        where=f"site {site}",
+                        remedy="give every site a case of each split in every fold",
+                    )
+
+    def site_names(self) -> list[str]:
+        return [*self.listing.sites()]
+
+    def cases(self) -> dict[str, list[Case]]:
+        """Every site's cases with their files."""
+        return {
+            site: [
+                Case(e.case, self.splits[site][e.case], e.image, e.label, e.patient)
+                for e in entries
+            ]
+            for site, entries in self.listing.sites().items()
+        }
+
+    def problem(self, progress: Progress | None = None) -> Problem:
+        task = self.resolved(progress)
+        how = task.pipeline.pipeline()
+        prepared = task._store().sites(task.cases(), progress)
+        task._check_channels(prepared)
+        names, bad = [*task.classes], task.mirrors(prepared)
+        sites: dict[str, LocalData] = {
+            site: SegmentationSite(site, cases, how, names, 1 / len(prepared), bad[site])
+            for site, cases in prepared.items()
+        }
+        return Problem(task.network, loss(how), sites, steady=True)
+
+    def _check_channels(self, prepared: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
+        found = {
+            case.channels: f"{site}/{case.case}"
+            for site, parts in prepared.items()
+            for cases in parts.values()
+            for case in cases
+        }
+        for channels, case in found.items():
+            if channels != self.image_channels:
+                raise DataError(
+                    f"it has {channels} channels, and task.image_channels is {self.image_channels}",
+                    where=case,
+                    remedy="set it to 0 to have them counted; all images need the same number",
+                )
+
+    def network(self) -> nn.Module:
+        task = self.resolved()
+        return network(task.pipeline.pipeline(), task.image_channels, len(task.classes))
+
+    def segmenter(self) -> ImageSegmenter:
+        task = self.resolved()
+        return ImageSegmenter(task.pipeline.pipeline(), task.image_channels, [*task.classes])
+
+    def preprocessing(self) -> dict[str, Any]:
+        task = self.resolved()
+        return recipe(task.pipeline.pipeline(), task.image_channels, [*task.classes])
+
+    def memory(self) -> int:
+        spacing = self.resolved().pipeline.spacing
+        whole = 0.0
+        for case in self.fingerprint().cases:
+            voxels = math.prod(case.grid)
+            times = 1.0
+            if case.spacing and isinstance(spacing, tuple):
+                times = math.prod(case.spacing) / math.prod(spacing)
+            # float16 image, uint8 label, and the label on its own grid.
+            whole += voxels * times * (2 * case.channels + 1) + voxels
+        return min(int(whole), int(self.hold * 2**30))
+
+    def where(self) -> str:
+        wanted = [p for e in self.listing.entries for p in (*e.image, e.label)]
+        lacking = sum(not path.exists() for path in wanted)
+        state = f"{lacking} of {len(wanted)} files are missing" if lacking else "all files there"
+        left_out = self.listing.unlabelled
+        also = f", {left_out} cases without a label are left out" if left_out else ""
+        return f"in {self.listing.root}: {state}{also}"
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        lacking = [
+            f"{entry.site}, {entry.case}: {path}"
+            for entry in self.listing.entries
+            for path in (*entry.image, entry.label)
+            if not path.exists()
+        ]
+        if lacking:
+            raise DataError(
+                f"{len(lacking)} files are missing:\n  " + "\n  ".join(lacking),
+                where=str(self.listing.path),
+                remedy="put them there, or set task.root to the folder the list's paths begin at",
+            )
+        counted = self._counted()
+        return [self.where()] + [
+            f"{site}: " + ", ".join(f"{n} {split}" for split, n in parts.items() if n)
+            for site, parts in counted.items()
+        ]
+
+    def _counted(self) -> dict[str, dict[str, int]]:
+        return {
+            site: {s: [*cases.values()].count(s) for s in SPLITS}
+            for site, cases in self.splits.items()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        task = self.resolved()
+        return {**self.outline(), "content_sha256": task._store().content(task.cases())}
+
+    def outline(self) -> dict[str, Any]:
+        return {
+            "data": self.named(f"data list {self.listing.path.name}"),
+            "cases": self._counted(),
+            "split_sha256": split_digest(self.splits),
+            "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",
+        }
+
+    def collection(self, progress: Progress | None = None) -> Collection:
+        task = self.resolved(progress)
+        return Collection(task.cases(), task.classes, task.pipeline.pipeline(), self.cache)
+
+    def _folds(self) -> dict[str, dict[str, str]]:
+        return {
+            site: {entry.case: str(entry.fold) for entry in entries}
+            for site, entries in self.listing.sites().items()
+        }
+
+    def _store(self) -> Store:
+        return Store(self.pipeline.pipeline(), self.classes, self.cache, self.hold)

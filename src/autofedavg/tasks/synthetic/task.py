@@ -1,0 +1,205 @@
+"""Three generated hospitals whose scans differ as real ones do: the embedded task.
+
+Sizes follow the paper's COVID-19 study (671, 88 and 186 scans); how scans look is in `phantoms`.
+Volumes are written as NIfTI files once and go through the same chain as real CT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import nibabel as nib
+import numpy as np
+from pydantic import model_validator
+from torch import nn
+
+from autofedavg.core.errors import DataError
+from autofedavg.core.problem import LocalData, Problem
+from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.core.settings import setting
+from autofedavg.tasks.base import Progress
+from autofedavg.tasks.imaging.cache import cache_home, is_folder
+from autofedavg.tasks.imaging.collection import Collection
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.preparation import BINARY, Case
+from autofedavg.tasks.imaging.prepared import Store
+from autofedavg.tasks.imaging.recipe import recipe
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.segmenter import ImageSegmenter
+from autofedavg.tasks.imaging.task import GridTask
+from autofedavg.tasks.synthetic.phantoms import HOSPITALS, VERSION, scan
+
+
+class SyntheticPipeline(Pipeline):
+    """The chain's settings at the size of the generated volumes."""
+
+    spacing: tuple[float, float, float] = setting(
+        (1.25, 1.25, 3.0), origin="ours", help="common voxel spacing in mm"
+    )
+    window: tuple[float, float] = setting(
+        (-300.0, 400.0), origin="ours", help="intensities mapped to [0, 1], clipped"
+    )
+    roi: tuple[int, int, int] = setting(
+        (32, 32, 16), origin="ours", help="size of training crops and of the window"
+    )
+    overlap: float = setting(0.25, origin="ours", help="overlap of sliding windows", ge=0, lt=1)
+    channels: tuple[int, ...] = setting(
+        (8, 16, 32), origin="ours", help="U-Net widths, top to bottom"
+    )
+
+
+class Synthetic(GridTask):
+    """Lesions in three generated hospitals."""
+
+    paths: ClassVar[tuple[str, ...]] = ("cache",)
+    private_names: ClassVar[bool] = False
+
+    name: Literal["synthetic"] = "synthetic"
+    seed: int = setting(0, origin="ours", help="seed of the volumes, apart from the run's", ge=0)
+    scale: float = setting(
+        0.2, origin="ours", help="cases as a share of the paper's 671, 88 and 186", gt=0, le=1
+    )
+    extent: tuple[float, float, float] = setting(
+        (50.0, 50.0, 48.0), origin="ours", help="size of a volume in mm"
+    )
+    holdout: float = setting(
+        0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
+    )
+    cache: str = setting(
+        "", origin="ours", help="folder for the volumes; the user's cache folder when empty"
+    )
+    pipeline: SyntheticPipeline = setting(
+        SyntheticPipeline(), origin="ours", help="from volumes to batches and scores"
+    )
+
+    @model_validator(mode="after")
+    def _large_enough(self) -> Synthetic:
+        if min(self.extent) < 20:
+            raise ValueError("extent must be at least 20 mm in every direction")
+        return self
+
+    def site_names(self) -> list[str]:
+        return list(HOSPITALS)
+
+    def split(self) -> dict[str, dict[str, list[str]]]:
+        """Site -> split -> case ids."""
+        table = {}
+        for site, hospital in HOSPITALS.items():
+            counts = [max(1, round(n * self.scale)) for n in hospital.paper_split]
+            ids = [f"{site}-{number:04d}" for number in range(sum(counts))]
+            train, rest = ids[: counts[0]], ids[counts[0] :]
+            aside = max(1, round(len(train) * self.holdout)) if self.holdout else 0
+            table[site] = {
+                "train": train[: len(train) - aside],
+                "holdout": train[len(train) - aside :],
+                "validation": rest[: counts[1]],
+                "test": rest[counts[1] :],
+            }
+        return table
+
+    def outline(self) -> dict[str, Any]:
+        table = self.split()
+        digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+        cases = {s: {k: len(v) for k, v in parts.items()} for s, parts in table.items()}
+        return {"data": self._named(), "cases": cases, "split_sha256": digest}
+
+    def _named(self) -> str:
+        size = " x ".join(f"{length:g}" for length in self.extent)
+        return self.named(f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm")
+
+    def problem(self, progress: Progress | None = None) -> Problem:
+        store = Store(self.pipeline, cache=self.cache)
+        prepared = store.sites(self._cases(progress), progress)
+        bad = self.mirrors(prepared)
+        sites: dict[str, LocalData] = {
+            site: SegmentationSite(
+                site, cases, self.pipeline, share=1 / len(prepared), mirrored=bad[site]
+            )
+            for site, cases in prepared.items()
+        }
+        return Problem(self.network, loss(self.pipeline), sites, steady=True)
+
+    def collection(self, progress: Progress | None = None) -> Collection:
+        return Collection(self._cases(progress), BINARY, self.pipeline, self.cache)
+
+    def _cases(self, progress: Progress | None) -> dict[str, list[Case]]:
+        """Every site's cases with their files."""
+        made = self._generate(progress)
+        return {
+            site: [
+                Case(name, split, (made / f"{name}_image.nii.gz",), made / f"{name}_label.nii.gz")
+                for split, names in parts.items()
+                for name in names
+            ]
+            for site, parts in self.split().items()
+        }
+
+    def network(self) -> nn.Module:
+        return network(self.pipeline)
+
+    def segmenter(self) -> ImageSegmenter:
+        return ImageSegmenter(self.pipeline, 1, ["lesion"])
+
+    def preprocessing(self) -> dict[str, Any]:
+        return recipe(self.pipeline, 1, [*BINARY])
+
+    def memory(self) -> int:
+        voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))
+        cases = sum(len(ids) for parts in self.split().values() for ids in parts.values())
+        # float16 image, uint8 label, and the label on its own grid.
+        return int(cases * voxels * (2 + 1 + 2))
+
+    def where(self) -> str:
+        folder = self.folder()
+        return f"in {folder}" if is_folder(folder) else f"will be generated in {folder}"
+
+    def folder(self) -> Path:
+        """The folder of these volumes; its name stands for all that they depend on."""
+        looks = json.dumps({name: asdict(h) for name, h in HOSPITALS.items()}, sort_keys=True)
+        key = f"{VERSION}-{self.seed}-{self.extent}-{self.scale}-{looks}"
+        name = "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
+        return (Path(self.cache) if self.cache else cache_home()) / name
+
+    def _generate(self, progress: Progress | None) -> Path:
+        """The folder with the volumes; made once, complete or not at all."""
+        folder = self.folder()
+        if is_folder(folder):
+            return folder
+        making = folder.with_name(f"{folder.name}-{os.getpid()}-{threading.get_ident()}")
+        try:
+            making.mkdir(parents=True)
+            self._write_all(making, progress)
+            making.rename(folder)
+        except OSError as error:
+            if not is_folder(folder):  # not just another process that was faster
+                raise DataError(
+                    f"the volumes cannot be written: {error.strerror}",
+                    where=str(folder.parent),
+                    remedy="make room there, or set task.cache or AUTOFEDAVG_CACHE",
+                ) from error
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+        return folder
+
+    def _write_all(self, folder: Path, progress: Progress | None) -> None:
+        wanted = [
+            (site, case)
+            for site, parts in self.model_copy(update={"holdout": 0.0}).split().items()
+            for ids in parts.values()
+            for case in ids
+        ]
+        for done, (site, case) in enumerate(wanted):
+            random = Seeds(self.seed).numpy(case, Purpose.DATA)
+            image, label = scan(HOSPITALS[site], self.extent, random)
+            affine = np.diag([*HOSPITALS[site].spacing, 1.0])
+            nib.save(nib.Nifti1Image(image, affine), folder / f"{case}_image.nii.gz")
+            nib.save(nib.Nifti1Image(label, affine), folder / f"{case}_label.nii.gz")
+            if progress:
+                progress("generating volumes", done + 1, len(wanted))
