@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from autofedavg.core.errors import MissingExtra, RunError
-from autofedavg.monitor.serve.press import Once, Press
 from autofedavg.monitor.serve import press as press_module
+from autofedavg.monitor.serve.press import Once, Press
 
 
 @dataclass

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.core.errors import ConfigError
-from autofedavg.monitor.serve.serving import Door, serve
 from autofedavg.monitor.serve import server as server_module
-from autofedavg.monitor.watch import serving
+from autofedavg.monitor.serve import serving
+from autofedavg.monitor.serve.serving import Door, serve
 
 SECRET = "a-token-that-nobody-guesses"
 FILES = {
