@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from autofedavg.engines.flare.controller import AutoFedAvgController
-from autofedavg.engines.flare.transport import FlareFleet
+from autofedavg.engines.flare.transport import FlareTransport
 
 PATH = f"{__name__}.ClockedController"
 TIMES = "times.jsonl"
@@ -19,15 +19,15 @@ class ClockedController(AutoFedAvgController):  # type: ignore[misc]
 
     def control_flow(self, abort_signal, fl_ctx) -> None:
         out = Path(os.environ["AUTOFEDAVG_RUNS"]) / TIMES
-        ask = FlareFleet.ask
+        ask = FlareTransport.ask
 
-        def clocked(fleet, verb, notes, within):
+        def clocked(transport, verb, messages, within):
             started = time.perf_counter()
             try:
-                return ask(fleet, verb, notes, within)
+                return ask(transport, verb, messages, within)
             finally:
                 with out.open("a") as lines:
                     lines.write(json.dumps([verb, time.perf_counter() - started]) + "\n")
 
-        FlareFleet.ask = clocked
+        FlareTransport.ask = clocked
         super().control_flow(abort_signal, fl_ctx)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import loss, network
 from bench.table import Row, Section
@@ -45,5 +45,5 @@ def measure(steps: int, repetitions: int) -> Section:
 
 def _round(batch: tuple[Tensor, Tensor], steps: int, *, steady: bool) -> Run:
     training = Training(iterations=steps, batch_size=BATCH, precision="bf16")
-    bench = Workbench(network(HOW), loss(HOW), training, torch.device("cuda"), steady)
+    bench = LocalTrainer(network(HOW), loss(HOW), training, torch.device("cuda"), steady)
     return lambda: bench.train([batch] * steps, 1e-4).cpu()

@@ -115,8 +115,8 @@ def _run_round(pipe: Connection, learn: bool, K: int, workers: int) -> None:
     pipe.send(None)
     pipe.recv()
     w, _ = problem.initial(seeds)
-    with Simulator(problem, sgd(ROUND_BATCH), seeds, workers=workers, threads=1) as fleet:
-        list(auto_fedavg(Federation(fleet), plan, Round(0, w)))
+    with Simulator(problem, sgd(ROUND_BATCH), seeds, workers=workers, threads=1) as transport:
+        list(auto_fedavg(Federation(transport), plan, Round(0, w)))
     pipe.send(None)
 
 

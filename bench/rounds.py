@@ -46,8 +46,8 @@ def simulated(problem: Problem, training: Training, workers: int, threads: int) 
     """A federation whose every call is one more round: local_train and combine."""
     seeds = Seeds(0)
     w, _ = problem.initial(seeds)
-    with Simulator(problem, training, seeds, workers=workers, threads=threads) as fleet:
-        federation = Federation(fleet)
+    with Simulator(problem, training, seeds, workers=workers, threads=threads) as transport:
+        federation = Federation(transport)
         alpha = torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
         rounds = fed_avg(federation, lambda _: alpha, ENDLESS, Round(0, w))
         yield rounds.__next__

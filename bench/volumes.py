@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from autofedavg.core.problem import CaseScore, LocalData, Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
-from autofedavg.engines.simulator.simulator import Hands, choose_hands, is_heavy
+from autofedavg.engines.simulator.simulator import WorkerPlan, is_heavy, plan_workers
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import loss, network
 from bench.rounds import simulated
@@ -21,7 +21,7 @@ from bench.timing import Sample, Times, interleave
 CROP = (64, 64, 32)
 BATCH = 2
 CLIENTS, CORES = 3, 2
-DEALT, THREADED, SHARED = Hands(2, 1), Hands(1, 2), Hands(3, 1)
+DEALT, THREADED, SHARED = WorkerPlan(2, 1), WorkerPlan(1, 2), WorkerPlan(3, 1)
 
 
 class VolumeSite:
@@ -59,7 +59,7 @@ def measure(steps: int, repetitions: int, crop: tuple[int, int, int] = CROP) -> 
     problem = Problem(lambda: network(how), loss(how), sites)
     training = Training(iterations=steps, batch_size=BATCH)
     default = words(
-        choose_hands(CLIENTS, "cpu", CORES, heavy=lambda: is_heavy(problem, training, Seeds(0)))
+        plan_workers(CLIENTS, "cpu", CORES, heavy=lambda: is_heavy(problem, training, Seeds(0)))
     )
     with (
         simulated(problem, training, *DEALT) as dealt,
@@ -80,10 +80,10 @@ def measure(steps: int, repetitions: int, crop: tuple[int, int, int] = CROP) -> 
     return Section(title, rows, times.others)
 
 
-def ratio(times: Times, one: Hands, other: Hands) -> Sample:
+def ratio(times: Times, one: WorkerPlan, other: WorkerPlan) -> Sample:
     return times.ratio(words(one), words(other))
 
 
-def words(hands: Hands) -> str:
-    plural = ["s" if count > 1 else "" for count in hands]
-    return f"{hands.workers} worker{plural[0]} x {hands.threads} thread{plural[1]}"
+def words(plan: WorkerPlan) -> str:
+    plural = ["s" if count > 1 else "" for count in plan]
+    return f"{plan.workers} worker{plural[0]} x {plan.threads} thread{plural[1]}"

@@ -11,10 +11,10 @@ from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import Dirichlet
 from autofedavg.core.plan import Plan
 from autofedavg.core.seeds import Seeds
-from autofedavg.core.trainer import Workbench
+from autofedavg.core.trainer import LocalTrainer
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryShelf
-from autofedavg.federation.messages import Note
+from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench.table import Row, Section
 from bench.timing import Run, interleave
@@ -69,16 +69,16 @@ def plain_step() -> Run:
 
 def learning_step(bank: Bank) -> Run:
     """The client's own answer to update_beta: network-wise weights, Dirichlet."""
-    workbench = Workbench(vgg9(), cross_entropy, sgd(BATCH), torch.device("cpu"))
-    shelf = MemoryShelf()
-    shelf.keep_bank(bank, "bench")
+    trainer = LocalTrainer(vgg9(), cross_entropy, sgd(BATCH), torch.device("cpu"))
+    client_state = MemoryState()
+    client_state.keep_bank(bank, "bench")
     site = bank.sites[0]
-    client = Client(site, TensorSite(site, images(CASES)), workbench, Seeds(0), shelf)
+    client = Client(site, TensorSite(site, images(CASES)), trainer, Seeds(0), client_state)
     gamma = Dirichlet()
     plan = Plan(T=1, t0=1, S=1, gamma=gamma, optimiser=BetaOptimiser("adam", 0.1))
     facts = {"t": 1, "s": 1, "digest": "bench", **plan.for_clients()}
-    note = Note({"beta": gamma.initial(len(bank.sites))}, facts)
-    return lambda: client.answer("update_beta", note)
+    message = Message({"beta": gamma.initial(len(bank.sites))}, facts)
+    return lambda: client.answer("update_beta", message)
 
 
 def naive_step(bank: Bank) -> Run:

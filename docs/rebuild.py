@@ -94,11 +94,11 @@ def printed_table() -> Table:
         here = percent_cell(summary.global_test_avg for summary in row.summaries)
         rows.append((row.label, (Cell(paper), here, Cell((here.value or 0.0) - paper))))
     heads, title = ("paper", "here", "here - paper"), "The paper's Table 1"
-    notes = (
+    messages = (
         "Accuracy after the last round, in percent; ± over three seeds, other rows have one.",
         "Of FedMA the paper also has 87.47, from an implementation of its own.",
     )
-    return Table("printed", title, heads, tuple(rows), notes)
+    return Table("printed", title, heads, tuple(rows), messages)
 
 
 def named(study: str, name: str) -> Row:
@@ -119,12 +119,12 @@ def worth_table() -> Table:
         rows.append((str(n), tuple(cells)))
     heads = (learned.label, f"{short.label}, as many rounds", "rounds for as many bytes",
              f"{short.label}, as many bytes")  # fmt: skip
-    note = (
+    message = (
         "Test score after so many rounds in which the weights are learned. Bytes are those of "
         "training and of learning the weights; FedAvg's later rounds are those of its runs of 99."
     )
     title = "The same number of rounds, the same number of bytes"
-    return Table("worth", title, heads, tuple(rows), (note,))
+    return Table("worth", title, heads, tuple(rows), (message,))
 
 
 @cache
@@ -171,13 +171,13 @@ def across_table() -> Table:
         (label, (*cells, Cell(most))) for (label, cells), most in zip(marked, behind, strict=True)
     )
     (repeats,) = {len(v) for studies in across().values() for v in studies.values()}
-    notes = (
+    messages = (
         f"Global test avg, in percent; best per column marked. {repeats} repeats (seeds) each, ± "
         "is the standard deviation over them. Last column: points behind the best row, where they "
         "are most.",
     )
     heads = (*BAD_SITES, "furthest behind")
-    return Table("scores", "Site with mirrored training labels", heads, rows, notes)
+    return Table("scores", "Site with mirrored training labels", heads, rows, messages)
 
 
 def repeats_table() -> Table:
@@ -187,11 +187,11 @@ def repeats_table() -> Table:
         first, *others = shared_rows(study)
         for row in others:
             rows.setdefault(row.label, []).append(repeats_above(row, first))
-    notes = (
+    messages = (
         f"Seeds in which the global test avg is above that of {first.label} with the same seed.",
     )
     lines = tuple((label, tuple(cells)) for label, cells in rows.items())
-    return Table("repeats", f"Repeats above {first.label}", tuple(BAD_SITES), lines, notes)
+    return Table("repeats", f"Repeats above {first.label}", tuple(BAD_SITES), lines, messages)
 
 
 def across_figure() -> Figure:

@@ -34,11 +34,11 @@ def problem():
 
 
 @pytest.fixture
-def fleet(problem):
+def transport(problem):
     """The clients of `problem` in this process, with what they were asked and how they answer."""
     return DirectFleet(problem)
 
 
 @pytest.fixture
-def federation(fleet):
-    return Federation(fleet)
+def federation(transport):
+    return Federation(transport)

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.site import SiteDesk
+from autofedavg.engines.remote.site import SiteService
 from autofedavg.experiment.config import Study
 from autofedavg.experiment.folder import Ledger
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import decode, encode
 
 VARIANTS = [
@@ -39,22 +39,24 @@ class DeskFleet:
         self,
         job: Job,
         files: Mapping[str, Path] | None = None,
-        spoil: Callable[[str, str, Note | Lost], Note | Lost] = lambda _verb, _site, answer: answer,
+        spoil: Callable[
+            [str, str, Message | NoReply], Message | NoReply
+        ] = lambda _verb, _site, answer: answer,
     ) -> None:
-        self.desks = {s: SiteDesk(job.text(), s, (files or {}).get(s)) for s in job.sites}
+        self.desks = {s: SiteService(job.text(), s, (files or {}).get(s)) for s in job.sites}
         self.sent: list[bytes] = []
         self.spoil = spoil
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> Mapping[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> Mapping[str, Message | NoReply]:
         return {
-            site: self.spoil(verb, site, self._one(verb, site, note))
-            for site, note in notes.items()
+            site: self.spoil(verb, site, self._one(verb, site, message))
+            for site, message in messages.items()
         }
 
-    def _one(self, verb: str, site: str, note: Note) -> Note:
-        self.sent.append(encode(self.desks[site].answer(verb, decode(encode(note)))))
+    def _one(self, verb: str, site: str, message: Message) -> Message:
+        self.sent.append(encode(self.desks[site].answer(verb, decode(encode(message)))))
         return decode(self.sent[-1])
 
     def waiting(self) -> set[str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from autofedavg.federation.client_state import MemoryShelf
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.messages import Message, NoReply
 from toy import DirectFleet
 
 
@@ -33,9 +33,9 @@ class Fault:
     times: int | None = None
     met: int = field(default=0, init=False)
 
-    def strikes(self, site: str, verb: str, note: Note) -> bool:
+    def strikes(self, site: str, verb: str, message: Message) -> bool:
         at = all(
-            want is None or note.facts.get(key) == want
+            want is None or message.facts.get(key) == want
             for key, want in (("t", self.t), ("s", self.s))
         )
         if (site, verb) != (self.site, self.verb) or not at or self.met == self.times:
@@ -44,12 +44,12 @@ class Fault:
         return True
 
 
-def _with(answer: Note, **facts: Any) -> Note:
-    return Note(answer.arrays, {**answer.facts, **facts})
+def _with(answer: Message, **facts: Any) -> Message:
+    return Message(answer.arrays, {**answer.facts, **facts})
 
 
-def _each(answer: Note, change: Callable[[torch.Tensor], torch.Tensor]) -> Note:
-    return Note({key: change(array) for key, array in answer.arrays.items()}, answer.facts)
+def _each(answer: Message, change: Callable[[torch.Tensor], torch.Tensor]) -> Message:
+    return Message({key: change(array) for key, array in answer.arrays.items()}, answer.facts)
 
 
 def _nan(array: torch.Tensor) -> torch.Tensor:
@@ -60,14 +60,14 @@ def _nan(array: torch.Tensor) -> torch.Tensor:
     return spoilt
 
 
-SPOILT: dict[str, Callable[[Note], Note]] = {
+SPOILT: dict[str, Callable[[Message], Message]] = {
     "nan": lambda answer: _each(answer, _nan),
     "shape": lambda answer: _each(answer, lambda array: array.reshape(-1)[:-1]),
     "type": lambda answer: _each(answer, lambda array: array.to(torch.float16)),
-    "names": lambda answer: Note({f"x{k}": a for k, a in answer.arrays.items()}, answer.facts),
+    "names": lambda answer: Message({f"x{k}": a for k, a in answer.arrays.items()}, answer.facts),
     "huge": lambda answer: _each(answer, lambda array: array + 1e30),
-    "error": lambda answer: Note({}, {"error": "the disk is \x1b[31mfull"}),
-    "no facts": lambda answer: Note(answer.arrays, {}),
+    "error": lambda answer: Message({}, {"error": "the disk is \x1b[31mfull"}),
+    "no facts": lambda answer: Message(answer.arrays, {}),
     "loss": lambda answer: _with(answer, loss="low"),
     "score": lambda answer: _with(answer, score=float("inf")),
     "scores": lambda answer: _with(answer, scores=[["case", "score"]]),
@@ -81,24 +81,24 @@ class FlakyFleet(DirectFleet):
         super().__init__(problem, **more)
         self.faults = list(faults)
 
-    def ask(self, verb, notes, within):
+    def ask(self, verb, messages, within):
         began = time.monotonic()
         answers = {}
-        for name, note in notes.items():
-            fault = next((f for f in self.faults if f.strikes(name, verb, note)), None)
+        for name, message in messages.items():
+            fault = next((f for f in self.faults if f.strikes(name, verb, message)), None)
             what = "" if fault is None else fault.what
             if what == "late":
                 if within is not None:
                     time.sleep(max(0.0, began + within - time.monotonic()))
-                self.asked.append((verb, name, note))
-                answers[name] = Lost(f"no answer within {within} s")
+                self.asked.append((verb, name, message))
+                answers[name] = NoReply(f"no answer within {within} s")
             elif what == "lost":
-                self.asked.append((verb, name, note))
-                answers[name] = Lost("the connection was closed")
+                self.asked.append((verb, name, message))
+                answers[name] = NoReply("the connection was closed")
             else:
                 if what == "forgets":
-                    self.clients[name].shelf = MemoryShelf()
-                answers |= super().ask(verb, {name: note}, within)
+                    self.clients[name].client_state = MemoryState()
+                answers |= super().ask(verb, {name: message}, within)
                 if what in SPOILT:
                     answers[name] = SPOILT[what](answers[name])
         return answers

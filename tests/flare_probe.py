@@ -13,9 +13,9 @@ from pathlib import Path
 from autofedavg.core.bank import Layout
 from autofedavg.engines.flare.controller import AutoFedAvgController
 from autofedavg.engines.flare.export import JOB_FILE, text_in
-from autofedavg.engines.flare.transport import FlareFleet
+from autofedavg.engines.flare.transport import FlareTransport
 from autofedavg.engines.remote.job import Job
-from autofedavg.federation.messages import Lost, Note, arrays_of
+from autofedavg.federation.messages import Message, NoReply, arrays_of
 
 PATH = "flare_probe.ProbeController"
 
@@ -26,35 +26,37 @@ class ProbeController(AutoFedAvgController):
         told = json.loads((runs / "probe.json").read_text())
         config = fl_ctx.get_engine().get_workspace().get_app_config_dir(fl_ctx.get_job_id())
         job = Job.read(text_in(Path(config)), JOB_FILE)
-        fleet = FlareFleet(self, fl_ctx, abort_signal, job.sites)
+        transport = FlareTransport(self, fl_ctx, abort_signal, job.sites)
         layout = Layout.of(job.row.task.network())
         model = arrays_of(layout.read(job.row.task.network()))
-        notes = {
-            "local_train": Note(model, {"t": 1, "T": 3}),
-            "evaluate": Note(model, {"t": 1, "split": "validation"}),
-            "hello": Note({}, {}),
+        messages = {
+            "local_train": Message(model, {"t": 1, "T": 3}),
+            "evaluate": Message(model, {"t": 1, "split": "validation"}),
+            "hello": Message({}, {}),
         }
         with (runs / "probed.jsonl").open("a") as out:
             while True:
-                heard = fleet.ask("hello", dict.fromkeys(job.sites, notes["hello"]), 30.0)
-                if not any(isinstance(answer, Lost) for answer in heard.values()):
+                heard = transport.ask("hello", dict.fromkeys(job.sites, messages["hello"]), 30.0)
+                if not any(isinstance(answer, NoReply) for answer in heard.values()):
                     break
                 time.sleep(0.5)
             for verb, within, times in told:
                 for _ in range(times):
                     if times > 1:  # so often only a server that begins anew is answered
-                        fleet.ask("hello", dict.fromkeys(job.sites, notes["hello"]), 30.0)
+                        transport.ask("hello", dict.fromkeys(job.sites, messages["hello"]), 30.0)
                     started = time.monotonic()
                     line: dict = {"verb": verb, "at": time.time()}
                     if verb == "waiting":
-                        line["waiting"] = sorted(fleet.waiting())
+                        line["waiting"] = sorted(transport.waiting())
                     elif verb == "sleep":
                         time.sleep(within)
                     else:
-                        answers = fleet.ask(verb, dict.fromkeys(job.sites, notes[verb]), within)
+                        answers = transport.ask(
+                            verb, dict.fromkeys(job.sites, messages[verb]), within
+                        )
                         line["answers"] = {
                             site: f"lost: {answer.reason}"
-                            if isinstance(answer, Lost)
+                            if isinstance(answer, NoReply)
                             else str(answer.facts.get("error", "ok"))
                             for site, answer in answers.items()
                         }

@@ -13,10 +13,10 @@ from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.constraints import Constraint
 from autofedavg.core.problem import CaseScore, Problem
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryShelf
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 
@@ -193,25 +193,27 @@ def point_problem(start: tuple[float, ...], sites: Mapping[str, PointSite]) -> P
 def make_client(
     problem: Problem, name: str, training: Training = TRAINING, seeds: Seeds | None = None
 ) -> Client:
-    workbench = Workbench(seeded(problem.network, 0), problem.loss, training, CPU)
-    return Client(name, problem.sites[name], workbench, seeds or Seeds(7), MemoryShelf())
+    trainer = LocalTrainer(seeded(problem.network, 0), problem.loss, training, CPU)
+    return Client(name, problem.sites[name], trainer, seeds or Seeds(7), MemoryState())
 
 
 @dataclass
 class DirectFleet:
     """Clients in this process, without an engine.
 
-    `intercept(verb, site, note)` may return a `Lost` or a forged `Note` in the client's place;
+    `intercept(verb, site, message)` may return `NoReply`, or a forged `Message` of this client;
     `asked` holds every request that was sent.
     """
 
     problem: Problem
     training: Training = TRAINING
     seeds: Seeds = field(default_factory=lambda: Seeds(7))
-    intercept: Callable[[str, str, Note], Note | Lost | None] = lambda verb, site, note: None
+    intercept: Callable[[str, str, Message], Message | NoReply | None] = (
+        lambda verb, site, message: None
+    )
 
     def __post_init__(self):
-        self.asked: list[tuple[str, str, Note]] = []
+        self.asked: list[tuple[str, str, Message]] = []
         self.clients = {
             name: make_client(self.problem, name, self.training, self.seeds)
             for name in self.problem.sites
@@ -220,42 +222,42 @@ class DirectFleet:
     def roster(self):
         return self.problem.roster()
 
-    def ask(self, verb, notes, within):
+    def ask(self, verb, messages, within):
         answers = {}
-        for name, note in notes.items():
-            self.asked.append((verb, name, note))
-            forged = self.intercept(verb, name, note)
-            answers[name] = self.clients[name].answer(verb, note) if forged is None else forged
+        for name, message in messages.items():
+            self.asked.append((verb, name, message))
+            forged = self.intercept(verb, name, message)
+            answers[name] = self.clients[name].answer(verb, message) if forged is None else forged
         return answers
 
-    def sent(self, verb: str, site: str | None = None) -> list[Note]:
-        return [note for v, name, note in self.asked if v == verb and site in (None, name)]
+    def sent(self, verb: str, site: str | None = None) -> list[Message]:
+        return [message for v, name, message in self.asked if v == verb and site in (None, name)]
 
 
 def lose(*names: str, verb: str, t: int | None = None, s: int | None = None):
     """An `intercept` that loses these sites' answers to one verb (in one round, at one step)."""
 
-    def intercept(asked, site, note):
-        at = (t in (None, note.facts.get("t"))) and (s in (None, note.facts.get("s")))
-        return Lost("gone") if asked == verb and site in names and at else None
+    def intercept(asked, site, message):
+        at = (t in (None, message.facts.get("t"))) and (s in (None, message.facts.get("s")))
+        return NoReply("gone") if asked == verb and site in names and at else None
 
     return intercept
 
 
-def forge(name: str, verb: str, answer: Note):
+def forge(name: str, verb: str, answer: Message):
     """An `intercept` that puts words into one site's mouth."""
-    return lambda asked, site, note: answer if (asked, site) == (verb, name) else None
+    return lambda asked, site, message: answer if (asked, site) == (verb, name) else None
 
 
 # --- whole runs ---------------------------------------------------------------------------------
 
 
 def rounds_of(
-    method, fleet, T: int, start=None, *, quorum=None, problem=None, exchange=None
+    method, transport, T: int, start=None, *, quorum=None, problem=None, exchange=None
 ) -> list[Round]:
     """All rounds of a method; models are copied, since a round's bank is good for that round."""
-    federation = Federation(fleet, quorum=quorum, exchange=exchange or Exchange())
-    w0, layout = (problem or fleet.problem).initial(Seeds(7))
+    federation = Federation(transport, quorum=quorum, exchange=exchange or Exchange())
+    w0, layout = (problem or transport.problem).initial(Seeds(7))
     start = start or method.begin(federation, Round(0, w0))
     kept = []
     for r in method.rounds(federation, layout, T, start):

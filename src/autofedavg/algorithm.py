@@ -32,7 +32,7 @@ from autofedavg.core.mixture import Mixture
 from autofedavg.core.plan import Plan
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.site import Facts
-from autofedavg.core.trainer import Batch, Workbench
+from autofedavg.core.trainer import Batch, LocalTrainer
 
 if TYPE_CHECKING:
     from autofedavg.federation.port import Federation
@@ -119,7 +119,7 @@ def among(alpha: Tensor, federation: Federation, w_k: Bank) -> Tensor:
 
 
 def local_train(
-    network: Workbench, w: Model, batches: Iterable[Batch], rate: float, mu: float = 0.0
+    network: LocalTrainer, w: Model, batches: Iterable[Batch], rate: float, mu: float = 0.0
 ) -> tuple[Model, Tensor]:
     """LocalTrain(k, w) at client k: M_k steps. Returns w_k, in the network's memory, and losses."""
     network.load(w)
@@ -128,7 +128,7 @@ def local_train(
 
 
 def update_beta(
-    network: Workbench, w_k: Bank, beta: Tensor, x: Batch, how: Facts, seed: int
+    network: LocalTrainer, w_k: Bank, beta: Tensor, x: Batch, how: Facts, seed: int
 ) -> tuple[Tensor, Tensor]:
     """One step on beta at client k, from a mini-batch x of its own: (theta^{s,k}, loss)."""
     layers = network.layout.layers(how["layers"]) if how["layers"] else None

@@ -13,9 +13,9 @@ from autofedavg.methods import METHODS
 from toy import METRIC, TRAINING, DirectFleet, mlp, norm_net, toy_problem
 
 
-def history(fleet, method, problem) -> list[tuple]:
+def history(transport, method, problem) -> list[tuple]:
     """All that a run's outcome is made of, as bytes."""
-    federation = Federation(fleet)
+    federation = Federation(transport)
     w, layout = problem.initial(Seeds(7))
     kept = []
     for state in method.rounds(federation, layout, 4, method.begin(federation, Round(0, w))):
@@ -45,9 +45,9 @@ CHOSEN += [("auto-fedavg", {"steps_per_message": 6}), ("auto-fedavg", {"learning
 @pytest.mark.parametrize("workers", [1, 2])
 def test_same_bits_as_without_an_engine(engine, method, settings, workers) -> None:
     chosen, problem = METHODS[method](**settings), fleet_problem(method)
-    with ENGINES[engine](problem, TRAINING, Seeds(7), workers=workers) as fleet:
+    with ENGINES[engine](problem, TRAINING, Seeds(7), workers=workers) as transport:
         direct = DirectFleet(fleet_problem(method))
-        assert history(fleet, chosen, problem) == history(direct, chosen, problem)
+        assert history(transport, chosen, problem) == history(direct, chosen, problem)
 
 
 @pytest.mark.parametrize("learning", ["clients", "server"])
@@ -55,16 +55,16 @@ def test_same_bits_as_without_an_engine(engine, method, settings, workers) -> No
 def test_traffic_is_the_same_whatever_carries_it(engine, learning) -> None:
     chosen = METHODS["auto-fedavg"](learning=learning)
 
-    def cost(fleet) -> dict[str, tuple[int, int, int]]:
-        federation = Federation(fleet)
+    def cost(transport) -> dict[str, tuple[int, int, int]]:
+        federation = Federation(transport)
         w, layout = fleet_problem().initial(Seeds(7))
         for _ in chosen.rounds(federation, layout, 2, Round(0, w)):
             pass
         account = federation.take_account()
         return {call: (spent.calls, spent.down, spent.up) for call, spent in account.items()}
 
-    with ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as fleet:
-        assert cost(fleet) == cost(DirectFleet(fleet_problem()))
+    with ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as transport:
+        assert cost(transport) == cost(DirectFleet(fleet_problem()))
 
 
 @pytest.mark.parametrize("engine", HERE)
@@ -72,7 +72,7 @@ def test_a_client_s_error_arrives_with_its_name(engine) -> None:
     w, _ = fleet_problem().initial(Seeds(7))
     spoiled = Model(torch.full_like(w.values, float("nan")), w.counters)
     with (
-        ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as fleet,
+        ENGINES[engine](fleet_problem(), TRAINING, Seeds(7)) as transport,
         pytest.raises(AutoFedAvgError, match="client A, local_train, round 1, step 1: the loss"),
     ):
-        Federation(fleet).local_train(1, spoiled, T=1)
+        Federation(transport).local_train(1, spoiled, T=1)

@@ -70,8 +70,10 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
     """The rounds of a method, with models copied out of the simulator's memory."""
     given = problem(NETWORKS.get(method.name, norm_net))
     method.check_network(given.network(), T)
-    with Simulator(given, Training(epochs=1, learning_rate=0.05), Seeds(seed), workers=1) as fleet:
-        federation = Federation(fleet, seeds=Seeds(seed))
+    with Simulator(
+        given, Training(epochs=1, learning_rate=0.05), Seeds(seed), workers=1
+    ) as transport:
+        federation = Federation(transport, seeds=Seeds(seed))
         w, layout = given.initial(Seeds(seed))
         start = method.begin(federation, Round(0, w)) if state is None else state
         kept = []

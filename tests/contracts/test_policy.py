@@ -12,7 +12,7 @@ from autofedavg.engines.remote.policy import PORT, Policy, Refused
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.run import run
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
@@ -50,12 +50,12 @@ class Desks(DirectFleet):
         self.policies = {site: policy_of(job) for site in SITES}
         self.said: list[tuple[str, dict]] = []
 
-    def ask(self, verb, notes, within):
+    def ask(self, verb, messages, within):
         answers = {}
-        for site, note in notes.items():
-            facts = json.loads(json.dumps(note.facts))
+        for site, message in messages.items():
+            facts = json.loads(json.dumps(message.facts))
             self.policies[site].check(verb, facts)
-            answers[site] = self.clients[site].answer(verb, Note(note.arrays, facts))
+            answers[site] = self.clients[site].answer(verb, Message(message.arrays, facts))
             self.policies[site].answered(verb, facts)
             if site == "A":
                 self.said.append((verb, facts))
@@ -64,10 +64,10 @@ class Desks(DirectFleet):
 
 def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     """Everything that a run of this job asked of site A."""
-    fleet = Desks(toy_problem(3, mlp))
-    fleet.begin(job)
-    federation = Federation(fleet, exchange=job.row.exchange, remote=True)
-    w0, layout = fleet.problem.initial(Seeds(7))
+    transport = Desks(toy_problem(3, mlp))
+    transport.begin(job)
+    federation = Federation(transport, exchange=job.row.exchange, remote=True)
+    w0, layout = transport.problem.initial(Seeds(7))
     general = job.row.general
     home = RunFolder.create(folder / "run", "", {})
     run(
@@ -76,7 +76,7 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
         test_every=general.test_every,
     )
     assert home.status() == "finished"
-    return fleet.said
+    return transport.said
 
 
 def key(verb: str, facts: dict) -> str:

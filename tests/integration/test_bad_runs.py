@@ -144,8 +144,8 @@ def test_report_notes_a_run_that_moved_to_another_machine(finished) -> None:
     about = json.loads(path.read_text())
     about["resumed"] = [{**about, "after_round": 1, "device": "another"}]
     path.write_text(json.dumps(about))
-    notes = scores_table(read_results([finished])).notes
-    assert "FedAvg, seed 0: gone on with on another machine or version." in notes
+    messages = scores_table(read_results([finished])).notes
+    assert "FedAvg, seed 0: gone on with on another machine or version." in messages
 
 
 def test_another_network_in_the_checkpoint_is_refused(finished) -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from autofedavg import cli
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Seeds
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.experiment.config import read_study
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.read import read_results
@@ -360,7 +360,7 @@ def test_twenty_steps_on_a_real_client_lower_the_loss(official) -> None:
     )
     w0, _ = problem.initial(Seeds(0))
     device = torch.device("cpu")
-    bench = Workbench(problem.network(), problem.loss, training, device)
+    bench = LocalTrainer(problem.network(), problem.loss, training, device)
     data = problem.sites["client-00"]
     held = data.weight_batch(Seeds(0), 1, 1, "holdout", 64)
     _, before = bench.differentiate(w0, held, "eval")

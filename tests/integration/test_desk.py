@@ -10,16 +10,16 @@ from autofedavg import read_study, run_study
 from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError, DataError, FederationError
 from autofedavg.engines.remote.server import host
-from autofedavg.engines.remote.site import SiteDesk
+from autofedavg.engines.remote.site import SiteService
 from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.federation.messages import Note, arrays_of
+from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.serialization import decode
 from deployed import DeskFleet, job_of
 from hospitals import CANARY, SITES, build_hospitals
 
-HELLO = Note({}, {})
+HELLO = Message({}, {})
 
 
 @pytest.fixture
@@ -33,16 +33,18 @@ def test_nothing_of_a_sites_data_leaves_it(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
     assert CANARY not in job.text()
-    fleet = DeskFleet(job, files)
+    transport = DeskFleet(job, files)
     numbers = Layout.of(job.row.task.network()).size
-    path = host(job, fleet, tmp_path / "runs")
+    path = host(job, transport, tmp_path / "runs")
     assert Ledger(path).status() == "finished"
-    assert len(fleet.sent) > 20
-    for note in map(decode, fleet.sent):  # models of this network, and theta: no array of images
-        assert set(note.arrays) <= {"values", "counters", "theta"}
-        assert {a.shape for name, a in note.arrays.items() if name == "values"} <= {(numbers,)}
-        assert {a.shape for name, a in note.arrays.items() if name == "theta"} <= {(3,)}
-    everything = b"".join(fleet.sent)
+    assert len(transport.sent) > 20
+    for message in map(
+        decode, transport.sent
+    ):  # models of this network, and theta: no array of images
+        assert set(message.arrays) <= {"values", "counters", "theta"}
+        assert {a.shape for name, a in message.arrays.items() if name == "values"} <= {(numbers,)}
+        assert {a.shape for name, a in message.arrays.items() if name == "theta"} <= {(3,)}
+    everything = b"".join(transport.sent)
     assert CANARY.encode() not in everything
     assert b"scan" not in everything
     assert str(tmp_path).encode() not in everything
@@ -99,7 +101,7 @@ def test_a_site_without_its_data_says_so_without_names(break_it, kind, hospitals
     job = job_of(read_study(study), "auto-fedavg")
     break_it(files["north"].parent)
     with caplog.at_level(logging.ERROR):
-        said = SiteDesk(job.text(), "north", files["north"]).answer("hello", HELLO)
+        said = SiteService(job.text(), "north", files["north"]).answer("hello", HELLO)
     assert said.facts["error"].startswith(kind)
     assert CANARY not in said.facts["error"]
     assert CANARY in caplog.text  # the site's own log names the file
@@ -125,14 +127,14 @@ def test_other_data_than_the_run_was_begun_with_is_refused(hospitals, tmp_path):
 def test_a_stranger_and_an_unknown_request_are_refused(hospitals):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    said = SiteDesk(job.text(), "east", files["north"]).answer("hello", HELLO)
+    said = SiteService(job.text(), "east", files["north"]).answer("hello", HELLO)
     assert said.facts["error"] == f"east is not a site of this job: {', '.join(SITES)}"
-    desk = SiteDesk(job.text(), "north", files["north"])
-    assert desk.answer("format_disk", HELLO).facts["error"] == "unknown request 'format_disk'"
-    said = desk.answer("evaluate", HELLO).facts["error"]
+    selection = SiteService(job.text(), "north", files["north"])
+    assert selection.answer("format_disk", HELLO).facts["error"] == "unknown request 'format_disk'"
+    said = selection.answer("evaluate", HELLO).facts["error"]
     assert said == "evaluate belongs to a round, 1 to 2, and was asked for none"
-    bare = Note({}, {"t": 2, "split": "test"})
-    assert desk.answer("evaluate", bare).facts["error"].startswith("KeyError in evaluate")
+    bare = Message({}, {"t": 2, "split": "test"})
+    assert selection.answer("evaluate", bare).facts["error"].startswith("KeyError in evaluate")
 
 
 def test_a_site_sets_paths_and_nothing_else(tmp_path):
@@ -150,7 +152,7 @@ def test_a_site_sets_paths_and_nothing_else(tmp_path):
 def test_a_site_that_comes_back_with_other_data_refuses(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    fleet = DeskFleet(job, files)
+    transport = DeskFleet(job, files)
     seen = []
 
     def come_back(verb, site, answer):
@@ -161,12 +163,12 @@ def test_a_site_that_comes_back_with_other_data_refuses(hospitals, tmp_path):
             (home / "list.csv").write_text("\n".join(rows[:-1]))
             for old in home.glob("list.split*"):
                 old.unlink()
-            fleet.desks["north"] = SiteDesk(job.text(), "north", files["north"])
+            transport.desks["north"] = SiteService(job.text(), "north", files["north"])
         return answer
 
-    fleet.spoil = come_back
+    transport.spoil = come_back
     with pytest.raises(FederationError, match=r"client north.* not those it joined this run with"):
-        host(job, fleet, tmp_path / "runs")
+        host(job, transport, tmp_path / "runs")
 
 
 def test_a_jobs_word_does_not_lead_out_of_a_sites_folder(hospitals):
@@ -178,11 +180,11 @@ def test_a_jobs_word_does_not_lead_out_of_a_sites_folder(hospitals):
     moved.rename(home.parent / moved.name)
     listed = (home / "list.csv").read_text()
     (home / "list.csv").write_text(listed.replace(moved.name, f"../{moved.name}"))
-    desk = SiteDesk(job.text(), "north", files["north"])
-    assert desk.answer("hello", HELLO).facts["error"].startswith("DataError")
+    selection = SiteService(job.text(), "north", files["north"])
+    assert selection.answer("hello", HELLO).facts["error"].startswith("DataError")
     files["north"].write_text("allow_outside = true\n" + files["north"].read_text())
-    desk = SiteDesk(job.text(), "north", files["north"])
-    assert "error" not in desk.answer("hello", HELLO).facts
+    selection = SiteService(job.text(), "north", files["north"])
+    assert "error" not in selection.answer("hello", HELLO).facts
 
 
 def test_a_stranger_s_model_does_not_spoil_the_recorded_score(hospitals, tmp_path):
@@ -193,22 +195,24 @@ def test_a_stranger_s_model_does_not_spoil_the_recorded_score(hospitals, tmp_pat
 
     def replace_own(verb, site, answer):
         if verb == "local_train" and site == "west":
-            shelf = fleet.desks["north"]._client.shelf
-            shelf.keep_own(shelf.own().clone())
-            shelf.own().values.zero_()
+            client_state = transport.desks["north"]._client.client_state
+            client_state.keep_own(client_state.own().clone())
+            client_state.own().values.zero_()
         return answer
 
-    fleet = DeskFleet(job, files, replace_own)
-    spoilt = Ledger(host(job, fleet, tmp_path / "spoilt")).rounds()
+    transport = DeskFleet(job, files, replace_own)
+    spoilt = Ledger(host(job, transport, tmp_path / "spoilt")).rounds()
     scores = [[line["validation_local"] for line in lines] for lines in (clean, spoilt)]
     assert scores[0] == scores[1]
     assert {event["what"] for line in spoilt for event in line["events"]} == {"resent"}
 
 
-def joined(desk: SiteDesk) -> Note:
+def joined(selection: SiteService) -> Message:
     """A model of the job's network, and the site has said hello."""
-    assert "error" not in desk.answer("hello", HELLO).facts
-    return Note(arrays_of(desk._client.workbench.layout.read(desk._client.workbench.network)), {})
+    assert "error" not in selection.answer("hello", HELLO).facts
+    return Message(
+        arrays_of(selection._client.trainer.layout.read(selection._client.trainer.network)), {}
+    )
 
 
 ATTACKS = [
@@ -228,31 +232,33 @@ ATTACKS = [
 @pytest.mark.parametrize(("verb", "facts", "why"), ATTACKS, ids=lambda a: str(a)[:30])
 def test_what_the_job_does_not_ask_for_is_refused_and_logged(verb, facts, why, hospitals, caplog):
     study, files = hospitals
-    desk = SiteDesk(job_of(read_study(study), "auto-fedavg").text(), "north", files["north"])
-    model = joined(desk)
-    said = desk.answer(verb, Note(model.arrays, facts))
+    selection = SiteService(
+        job_of(read_study(study), "auto-fedavg").text(), "north", files["north"]
+    )
+    model = joined(selection)
+    said = selection.answer(verb, Message(model.arrays, facts))
     assert not said.arrays
     assert list(said.facts) == ["error"]
     assert re.search(why, said.facts["error"])
     assert f"north refuses: {said.facts['error']}" in caplog.text
     good = {"t": 1, "split": "validation"}
-    assert desk.answer("evaluate", Note(model.arrays, good)).facts["scores"]
+    assert selection.answer("evaluate", Message(model.arrays, good)).facts["scores"]
 
 
 def test_test_cases_stay_closed_until_training_is_over(hospitals):
     study, files = hospitals
     text = job_of(read_study(study), "auto-fedavg").text()
-    desk = SiteDesk(text, "north", files["north"])
-    model = joined(desk)
+    selection = SiteService(text, "north", files["north"])
+    model = joined(selection)
     train, test = ({"t": 1, "T": 2}, {"t": 2, "split": "test"})
-    assert desk.answer("local_train", Note(model.arrays, train)).arrays
-    said = desk.answer("evaluate", Note(model.arrays, test)).facts["error"]
+    assert selection.answer("local_train", Message(model.arrays, train)).arrays
+    said = selection.answer("evaluate", Message(model.arrays, test)).facts["error"]
     assert said == "evaluate of round 2 on test cases: round 2 has not been trained here yet"
-    assert desk.answer("local_train", Note(model.arrays, {"t": 2, "T": 2})).arrays
-    assert desk.answer("evaluate", Note(model.arrays, test)).facts["scores"]
-    restarted = SiteDesk(text, "north", files["north"])  # cannot know, and so trains no more
-    assert restarted.answer("evaluate", Note(model.arrays, test)).facts["scores"]
-    said = restarted.answer("local_train", Note(model.arrays, train)).facts["error"]
+    assert selection.answer("local_train", Message(model.arrays, {"t": 2, "T": 2})).arrays
+    assert selection.answer("evaluate", Message(model.arrays, test)).facts["scores"]
+    restarted = SiteService(text, "north", files["north"])  # cannot know, and so trains no more
+    assert restarted.answer("evaluate", Message(model.arrays, test)).facts["scores"]
+    said = restarted.answer("local_train", Message(model.arrays, train)).facts["error"]
     assert "after the final test of this job, which ends training" in said
 
 
@@ -276,8 +282,8 @@ def test_a_run_whose_test_alone_is_left_goes_on_over_new_and_old_desks(hospitals
     assert Ledger(host(job, again, tmp_path / "runs")).status() == "finished"
 
 
-def digests(desk: SiteDesk) -> tuple[str, str]:
-    said = desk.answer("hello", HELLO).facts
+def digests(selection: SiteService) -> tuple[str, str]:
+    said = selection.answer("hello", HELLO).facts
     return said["split_sha256"], said["content_sha256"]
 
 
@@ -285,18 +291,18 @@ def test_digests_of_private_names_cannot_be_checked_against_a_guess(hospitals, m
     """Whoever knows the very names, splits and files cannot find them in what a site says."""
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    desk = SiteDesk(job.text(), "north", files["north"])
-    told = digests(desk)
+    selection = SiteService(job.text(), "north", files["north"])
+    told = digests(selection)
     about = read_site_file(files["north"]).placed(job.row.task, "").describe()
     assert not set(told) & {about["split_sha256"], about["content_sha256"]}
     assert [len(digest) for digest in told] == [64, 64]
-    assert digests(SiteDesk(job.text(), "north", files["north"])) == told  # after a restart
+    assert digests(SiteService(job.text(), "north", files["north"])) == told  # after a restart
     files["north"].write_text('state = "elsewhere"\n' + files["north"].read_text())
-    moved = digests(SiteDesk(job.text(), "north", files["north"]))
+    moved = digests(SiteService(job.text(), "north", files["north"]))
     assert not set(moved) & set(told)
     assert (files["north"].parent / "elsewhere" / "north" / "secret").stat().st_size == 32
     monkeypatch.setattr(type(job.row.task), "private_names", False)  # published: sites can compare
-    plain = digests(SiteDesk(job.text(), "north", files["north"]))
+    plain = digests(SiteService(job.text(), "north", files["north"]))
     assert plain == (about["split_sha256"], about["content_sha256"])
 
 

@@ -77,9 +77,9 @@ def test_every_site_is_shown_with_the_scores_on_disk(tiny_home, tiny_examples) -
         assert f"{100 * case.difference:+.1f} points" in case.caption
         assert f"FedAvg {100 * then[key]:.1f}" in case.caption
     assert told[-1] == ("drawing example cases", 4, 4)
-    assert not [note for note in made.notes if "off by" in note or "no picture" in note]
-    assert any("Auto-FedAvg-N-Dirichlet is the only row" in note for note in made.notes)
-    assert any("right is on the left" in note for note in made.notes)
+    assert not [message for message in made.notes if "off by" in message or "no picture" in message]
+    assert any("Auto-FedAvg-N-Dirichlet is the only row" in message for message in made.notes)
+    assert any("right is on the left" in message for message in made.notes)
 
 
 def test_pictures_show_image_label_and_what_each_model_finds(tiny_home, tiny_examples) -> None:
@@ -131,7 +131,9 @@ def test_a_row_may_be_named(tiny_home) -> None:
 def test_rows_that_cannot_be_compared_are_told(tiny_home, row, baseline, said) -> None:
     made = example_cases(read_results([tiny_home], baseline), row)
     assert not made.cases
-    assert [note for note in made.notes if note.startswith("no pictures: ") and said in note]
+    assert [
+        message for message in made.notes if message.startswith("no pictures: ") and said in message
+    ]
 
 
 def test_without_a_baseline_there_are_no_pictures(tiny_home) -> None:
@@ -149,8 +151,8 @@ def copied(tiny_home, tmp_path) -> Path:
 def only_note(home: Path) -> str:
     made = example_cases(read_results([home]))
     assert not made.cases
-    (note,) = made.notes
-    return note
+    (message,) = made.notes
+    return message
 
 
 def edit(path: Path, **values) -> None:
@@ -168,9 +170,9 @@ def test_a_missing_or_damaged_model_is_told(copied) -> None:
     model_file(models.parent, ending="safetensors").write_bytes(b"nothing")
     assert "this checkpoint cannot be read" in only_note(copied)
     shutil.rmtree(models)
-    note = only_note(copied)
-    assert note.startswith("no pictures: ")
-    assert "there is no model 'global' in this run" in note
+    message = only_note(copied)
+    assert message.startswith("no pictures: ")
+    assert "there is no model 'global' in this run" in message
 
 
 def test_other_splits_and_other_data_are_told(copied) -> None:
@@ -199,23 +201,23 @@ def alter_score(home: Path, by: float) -> None:
 def mismatches(home: Path) -> list[str]:
     made = example_cases(read_results([home]))
     assert len(made.cases) == 4
-    return [note for note in made.notes if "scores.csv" in note]
+    return [message for message in made.notes if "scores.csv" in message]
 
 
 def test_a_score_that_cannot_be_had_again_is_told_with_the_likely_reason(copied) -> None:
     assert not mismatches(copied)
     alter_score(copied, 0.005)
-    (note,) = mismatches(copied)
-    assert note.startswith("In 1 of 8 pictures")
-    assert "off by up to 0.005 (II, " in note
-    assert "nothing is known to have changed" in note
+    (message,) = mismatches(copied)
+    assert message.startswith("In 1 of 8 pictures")
+    assert "off by up to 0.005 (II, " in message
+    assert "nothing is known to have changed" in message
     about = copied / "n-dirichlet" / "seed-0" / "environment.json"
     edit(about, processor="another")
     assert not mismatches(copied)  # small differences are to be expected there
     alter_score(copied, 0.02)
-    (note,) = mismatches(copied)
-    assert "off by up to 0.025" in note
-    assert "made elsewhere (other processor)" in note
+    (message,) = mismatches(copied)
+    assert "off by up to 0.025" in message
+    assert "made elsewhere (other processor)" in message
     here = {key: json.loads(about.read_text())[key] for key in ("versions", "device")}
     processor = json.loads((copied / "fedavg/seed-0/environment.json").read_text())["processor"]
     # It was tested here after all.
@@ -305,7 +307,7 @@ def test_colour_pictures_of_two_classes_in_folds(folded) -> None:
             enlarged = file.resize((256, 192), Image.Resampling.BICUBIC)
         assert np.abs(pixels(case.panels[0]).astype(int) - np.array(enlarged)).max() <= 3
         assert all(coloured(case.panels[1], colour) for colour in COLOURS[:2])
-    assert not [note for note in made.notes if "scores.csv" in note or "slice" in note]
+    assert not [message for message in made.notes if "scores.csv" in message or "slice" in message]
     for site in ("site-0", "site-1"):
         whys = [case.why for case in made.cases if case.site == site]
         assert whys[0] == MEDIAN
@@ -319,9 +321,9 @@ def test_every_case_is_segmented_by_the_model_of_its_fold(folded, tmp_path) -> N
     two.rename(one)
     (tmp_path / "kept").rename(two)
     made = example_cases(read_results([tmp_path / "runs"]))
-    (note,) = (note for note in made.notes if "scores.csv" in note)
-    assert f" of {2 * len(made.cases)} pictures" in note
-    assert ", even: " in note
+    (message,) = (message for message in made.notes if "scores.csv" in message)
+    assert f" of {2 * len(made.cases)} pictures" in message
+    assert ", even: " in message
 
 
 @pytest.fixture
@@ -339,8 +341,8 @@ def test_what_became_of_the_data_is_told(pictures) -> None:
     assert [c.case for c in made.cases] == [c.case for c in whole.cases[1:]]
     assert [c.panels for c in made.cases] == [c.panels for c in whole.cases[1:]]
     said = f"no picture of {whole.cases[0].site}, case-{case}: {case}.png: no such file"
-    assert any(said in note for note in made.notes)
-    assert any("was not compared as a whole" in note for note in made.notes)
+    assert any(said in message for message in made.notes)
+    assert any("was not compared as a whole" in message for message in made.notes)
     # It is back with another content.
     Image.fromarray(np.eye(24, 32, dtype=np.uint8) * 200).convert("RGB").save(
         pictures / f"{case}.png"
@@ -354,7 +356,7 @@ def test_what_became_of_the_data_is_told(pictures) -> None:
     shutil.rmtree(pictures / "cache")
     again = example_cases(results)
     assert [c.panels for c in again.cases] == [c.panels for c in whole.cases]
-    assert any("was not compared as a whole" in note for note in again.notes)
+    assert any("was not compared as a whole" in message for message in again.notes)
     # All gone, and then the list as well.
     for file in pictures.glob("*.png"):
         file.unlink()

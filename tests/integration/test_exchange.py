@@ -14,7 +14,7 @@ from autofedavg.engines.remote.server import host
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.folder import read_toml
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.federation.client_state import MemoryShelf
+from autofedavg.federation.client_state import MemoryState
 from autofedavg.federation.settings import Exchange
 from autofedavg.report.read import read_results
 from deployed import DeskFleet, job_of
@@ -190,11 +190,11 @@ def test_a_job_over_the_wire_has_the_simulator_s_bits_though_a_site_forgets(tmp_
 
     def restarts(verb, site, answer):
         if (verb, site) == ("local_train", "II") and answer.arrays:
-            fleet.desks[site]._client.shelf = MemoryShelf()
+            transport.desks[site]._client.client_state = MemoryState()
         return answer
 
-    fleet = DeskFleet(job, spoil=restarts)
-    path = host(job, fleet, tmp_path / "hosted")
+    transport = DeskFleet(job, spoil=restarts)
+    path = host(job, transport, tmp_path / "hosted")
     for name in ("last-3", "best-global", "best-local-II"):
         one, other = (
             json.loads(model_file(run, name).read_text())["sha256"] for run in (simulated, path)

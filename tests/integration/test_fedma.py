@@ -119,8 +119,8 @@ def accuracy(federation: Federation, w) -> float:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_three_passes_beat_averaging_the_same_nets_once_and_one_client_alone(seed) -> None:
     seeds, given = Seeds(seed), problem()
-    with Simulator(given, TRAINING, seeds, workers=1) as fleet:
-        federation = Federation(fleet, seeds=seeds)
+    with Simulator(given, TRAINING, seeds, workers=1) as transport:
+        federation = Federation(transport, seeds=seeds)
         w, layout = given.initial(seeds)
         start = FedMA().begin(federation, Round(0, w))
         (alone,) = EnsembleMethod().rounds(federation, layout, 1, start)
@@ -137,8 +137,8 @@ def test_three_passes_beat_averaging_the_same_nets_once_and_one_client_alone(see
 
 
 def test_the_same_first_nets_are_trained_by_both_methods() -> None:
-    with Simulator(problem(), TRAINING, Seeds(0), workers=1) as fleet:
-        federation = Federation(fleet)
+    with Simulator(problem(), TRAINING, Seeds(0), workers=1) as transport:
+        federation = Federation(transport)
         w, layout = problem().initial(Seeds(0))
         start = FedMA().begin(federation, Round(0, w))
         ensemble = next(iter(EnsembleMethod().rounds(federation, layout, 1, start)))

@@ -51,8 +51,8 @@ def train(path, faults=(), *, quorum=2, stop=None, test_every=0, **exchange):
     """Runs, or goes on; every call has clients that know nothing yet."""
     problem = toy_problem(3, norm_net)
     settings = Exchange(**exchange)
-    fleet = FlakyFleet(problem, faults)
-    federation = Federation(fleet, quorum=quorum, exchange=settings, seeds=Seeds(7))
+    transport = FlakyFleet(problem, faults)
+    federation = Federation(transport, quorum=quorum, exchange=settings, seeds=Seeds(7))
     w0, layout = problem.initial(Seeds(7))
 
     def watch(seen):
@@ -192,7 +192,7 @@ def evaluations_lost(site, *numbers):
     class Counted(Fault):
         asked = 0
 
-        def strikes(self, name, verb, note):
+        def strikes(self, name, verb, message):
             if (name, verb) != (site, "evaluate"):
                 return False
             self.asked += 1
@@ -319,10 +319,12 @@ def test_the_report_counts_events_by_site(tmp_path):
         "run - C": [1, 0, 0, 0, 0, 1],
     }
     (scores, *_), costs = report_tables(results)["scores"], report_tables(results)["costs"]
-    notes = " ".join(scores.notes)
-    assert "run: in 2 of 4 rounds not every site answered" in notes
-    assert "run: in 1 rounds a site did not validate; its score of the last round in which" in notes
-    assert "run: answers of A could not be used and were left out." in notes
+    messages = " ".join(scores.notes)
+    assert "run: in 2 of 4 rounds not every site answered" in messages
+    assert (
+        "run: in 1 rounds a site did not validate; its score of the last round in which" in messages
+    )
+    assert "run: answers of A could not be used and were left out." in messages
     assert "run: models travelled as bfloat16 down and as float32 up." in costs[0].notes
     cells = dict(zip(costs[0].heads, costs[0].rows[0][1], strict=True))
     both = cells["down, MB"].value + cells["up, MB"].value
@@ -332,4 +334,4 @@ def test_the_report_counts_events_by_site(tmp_path):
 def test_a_run_without_events_has_no_table_of_them(undisturbed):
     tables = report_tables(read_results([undisturbed.path]))
     assert tables["training"] == []
-    assert not any("travelled" in note for table in tables["costs"] for note in table.notes)
+    assert not any("travelled" in message for table in tables["costs"] for message in table.notes)

@@ -18,7 +18,7 @@ from autofedavg.core.errors import RunError
 from autofedavg.engines.flower import resident
 from autofedavg.engines.flower.codec import pack, unpack
 from autofedavg.engines.flower.parcel import Parcel
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 from deployed import job_of
 
 
@@ -30,9 +30,9 @@ def work(tmp_path, monkeypatch, tiny):
     job = job_of(read_study(tiny), "fedavg").text()
     host = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
-    def ask(verb: str, job: str = job, **facts) -> Note:
+    def ask(verb: str, job: str = job, **facts) -> Message:
         about = {"verb": verb, "site": "I", "job": job}
-        return unpack(resident.exchange("I", job, pack(Note({}, facts), about), host.pid))
+        return unpack(resident.exchange("I", job, pack(Message({}, facts), about), host.pid))
 
     yield ask, resident.place("I", job), host
     host.kill()

@@ -99,8 +99,8 @@ def test_the_table_pools_the_folds_of_a_seed(home) -> None:
     cells = dict(table.rows)["fedavg"]
     assert [cell.value for cell in cells[:2]] == pytest.approx(means)
     assert cells[2].value == pytest.approx(statistics.fmean(means))
-    assert any("folds 0, 1, 2" in note for note in table.notes)
-    assert any("per row: 1;" in note for note in table.notes)
+    assert any("folds 0, 1, 2" in message for message in table.notes)
+    assert any("per row: 1;" in message for message in table.notes)
 
 
 def test_classes_have_a_table_of_their_own(home, capsys) -> None:
@@ -129,7 +129,9 @@ def test_a_seed_that_lacks_a_fold_is_not_counted_and_said(home, tmp_path) -> Non
     shutil.rmtree(runs / "study" / "even" / "fold-1")
     table = scores_table(read_results([runs]))
     assert all(cell.value is None for cell in dict(table.rows)["even"])
-    assert any("even, seed 0: not counted, for not all its folds" in note for note in table.notes)
+    assert any(
+        "even, seed 0: not counted, for not all its folds" in message for message in table.notes
+    )
     assert cli._main(["resume", str(runs / "study")]) == 0
     assert all(
         cell.value is not None for cell in dict(scores_table(read_results([runs])).rows)["even"]

@@ -12,7 +12,7 @@ from autofedavg import cli
 from autofedavg.core.errors import RunError
 from autofedavg.experiment import files
 from autofedavg.experiment import folder_writer as store
-from autofedavg.experiment.checkpoint_names import Shelf, local_name
+from autofedavg.experiment.checkpoint_names import ClientState, local_name
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from folders import write_study
 
@@ -131,7 +131,7 @@ def test_a_site_of_any_name_has_a_file(tmp_path, site) -> None:
     folder.save_round(1, {"w": torch.ones(1)}, {"models": {name: f"{name}@123456"}})
     assert folder.has(name)
     assert torch.equal(folder.load(name).tensors["w"], torch.ones(2))
-    assert Shelf(tmp_path / "checkpoints").models() == [f"{name}@123456"]
+    assert ClientState(tmp_path / "checkpoints").models() == [f"{name}@123456"]
     assert {path.parent for path in tmp_path.rglob("*.safetensors")} == {tmp_path / "checkpoints"}
 
 
@@ -148,7 +148,7 @@ def test_files_that_others_put_there_are_no_checkpoints(tmp_path) -> None:
     folder.save_round(1, {"w": torch.ones(1)}, {})
     for name in ("last-1 (copy).json", "last-.json", "last-1e9.json", "notes.json", "best-of.json"):
         shutil.copy(models / "last-1.json", models / name)
-    assert folder.shelf.rounds() == [1]
+    assert folder.checkpoints.rounds() == [1]
     assert folder.load_round() is not None
     folder.tidy()
     assert (models / "notes.json").exists()

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from autofedavg.report.messages import notes_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -12,7 +13,6 @@ from autofedavg import LoaderSite, Training, federate
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.federation.port import Federation
-from autofedavg.report.notes import notes_of
 from autofedavg.report.read import read_results
 from autofedavg.report.values import shared_settings
 from autofedavg.studies.machine import Machine
@@ -91,9 +91,9 @@ def test_many_sites_are_not_tested_against_each_other_by_default(tests, tmp_path
     assert found.summary.local_avg is not None
     assert "sites' own models: 33 tests (own) instead of 1089" in caplog.text
     assert Ledger(tmp_path / "run").finished
-    notes = notes_of(read_results([tmp_path / "run"]))
+    messages = notes_of(read_results([tmp_path / "run"]))
     wanted = "Sites' own models were tested at their own site alone, so there is no local gen."
-    assert wanted in notes
+    assert wanted in messages
 
 
 def test_a_run_goes_on_only_with_the_same_setting(tmp_path) -> None:

@@ -13,7 +13,7 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError, FederationError
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.server import host
 from autofedavg.experiment.folder import Ledger
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results
@@ -70,11 +70,11 @@ def test_what_is_no_job_is_refused(change, says, study):
 
 def test_a_site_of_another_version_is_refused_and_both_are_named(study, tmp_path, monkeypatch):
     job = job_of(study, "fedavg")
-    fleet = DeskFleet(job)
+    transport = DeskFleet(job)
     text = job.text().replace(f'"version": "{autofedavg.__version__}"', '"version": "0.0.7"')
-    fleet.desks["II"]._text = text
+    transport.desks["II"]._text = text
     with pytest.raises(ConfigError, match=r"site II, joining: .* 0\.0\.7, and here is "):
-        host(job, fleet, tmp_path)
+        host(job, transport, tmp_path)
     assert [file.name for file in job.folder(tmp_path).glob("[a-z]*")] == ["status.json"]
 
 
@@ -82,7 +82,7 @@ def test_a_site_that_says_it_has_another_version_is_refused(study, tmp_path):
     job = job_of(study, "fedavg")
 
     def spoil(verb, site, answer):
-        return Note({}, {**answer.facts, "version": "0.0.7"}) if site == "III" else answer
+        return Message({}, {**answer.facts, "version": "0.0.7"}) if site == "III" else answer
 
     with pytest.raises(ConfigError, match=r"site III, joining: it has autofedavg 0\.0\.7, and the"):
         host(job, DeskFleet(job, spoil=spoil), tmp_path)
@@ -90,19 +90,19 @@ def test_a_site_that_says_it_has_another_version_is_refused(study, tmp_path):
 
 def test_a_site_with_another_network_is_refused(study, tmp_path):
     job = job_of(study, "fedavg")
-    fleet = DeskFleet(job)
+    transport = DeskFleet(job)
     text = json.loads(job.text())
     text["row"]["task"]["pipeline"]["channels"] = [6, 8]
-    fleet.desks["II"]._text = json.dumps(text)
+    transport.desks["II"]._text = json.dumps(text)
     with pytest.raises(ConfigError, match=r"site II, joining: .* network has .* another shape"):
-        host(job, fleet, tmp_path)
+        host(job, transport, tmp_path)
 
 
 def test_a_server_waits_no_longer_than_told(study, tmp_path):
     job = job_of(study, "fedavg", wait=1.0)
 
     def spoil(verb, site, answer):
-        return Lost("not connected") if site == "II" else answer
+        return NoReply("not connected") if site == "II" else answer
 
     with pytest.raises(
         FederationError, match=r"client II, hello: did not join within 1 s .*2 of 3"
@@ -117,10 +117,10 @@ def test_a_site_that_had_joined_and_is_gone_is_named_at_once(study, tmp_path, ca
     class Vanishing(DeskFleet):
         """Site II is connected, and dies before it answers; the others take their time."""
 
-        def ask(self, verb, notes, within):
+        def ask(self, verb, messages, within):
             time.sleep(2.5)  # an answer that will never come is waited for
             told.extend(record.message for record in caplog.records)
-            return {site: Lost("no answer") for site in notes}
+            return {site: NoReply("no answer") for site in messages}
 
         def present(self):
             self.looks = getattr(self, "looks", 0) + 1
@@ -143,7 +143,7 @@ def test_an_error_says_that_a_missing_site_had_joined(study, tmp_path):
             return set(job.sites) if self.looks == 1 else {"I", "III"}
 
     def spoil(verb, site, answer):
-        return Lost("no answer") if site == "II" else answer
+        return NoReply("no answer") if site == "II" else answer
 
     with pytest.raises(
         FederationError, match=r"client II, .* within 2 s \(had joined and is gone\)"
@@ -163,7 +163,7 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(study, tiny
     job = job_of(study, "fedavg")
     path = host(job, DeskFleet(job), tmp_path)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    broken = DeskFleet(job, spoil=lambda verb, site, answer: Lost("gone"))
+    broken = DeskFleet(job, spoil=lambda verb, site, answer: NoReply("gone"))
     assert host(job, broken, tmp_path) == path
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     other = job_of(read_study(tiny, ["training.learning_rate=0.5"]), "fedavg")
@@ -177,7 +177,7 @@ def test_a_site_speaks_for_itself_alone(study, tmp_path):
     said = {"error": "disk full\x1b[2J" + "x" * 9999, "kind": "DataError", "where": "/srv"}
 
     def spoil(verb, site, answer):
-        return Note({}, dict(said)) if (verb, site) == ("local_train", "II") else answer
+        return Message({}, dict(said)) if (verb, site) == ("local_train", "II") else answer
 
     with pytest.raises(FederationError, match="client II, local_train, round 1: failed: disk") as e:
         host(job, DeskFleet(job, spoil=spoil), tmp_path)
@@ -202,7 +202,7 @@ def test_a_site_that_cannot_count_is_refused(change, study, tmp_path):
     job = job_of(study, "fedavg")
 
     def spoil(verb, site, answer):
-        return Note({}, {**answer.facts, **change}) if site == "I" else answer
+        return Message({}, {**answer.facts, **change}) if site == "I" else answer
 
     with pytest.raises(AutoFedAvgError, match="site I, joining"):
         host(job, DeskFleet(job, spoil=spoil), tmp_path)
@@ -223,7 +223,7 @@ def test_going_on_a_broken_site_is_left_out_where_the_quorum_allows(tiny, tmp_pa
         host(job, DeskFleet(job, spoil=stop), tmp_path)
 
     def broken(verb, site, answer):
-        return Note({}, {"error": "no data"}) if site == "II" else answer
+        return Message({}, {"error": "no data"}) if site == "II" else answer
 
     with pytest.raises(FederationError, match="client II, evaluate"):  # the final test needs all
         host(job, DeskFleet(job, spoil=broken), tmp_path)
@@ -236,7 +236,7 @@ def test_a_site_with_another_pytorch_is_named_in_the_run_s_log(study, tmp_path):
 
     def spoil(verb, site, answer):
         if (verb, site) == ("hello", "II"):
-            return Note({}, {**answer.facts, "torch": "1.0.0+cpu\x1b[2J"})
+            return Message({}, {**answer.facts, "torch": "1.0.0+cpu\x1b[2J"})
         return answer
 
     path = host(job, DeskFleet(job, spoil=spoil), tmp_path / "other")
@@ -257,7 +257,7 @@ def test_a_site_that_left_for_good_leaves_a_hole_with_its_name(tiny, tmp_path):
     def leaves(verb, site, answer):
         if (verb, site) == ("local_train", "II"):
             trained.append(verb)
-        return Lost("gone for good") if site == "II" and len(trained) > 1 else answer
+        return NoReply("gone for good") if site == "II" and len(trained) > 1 else answer
 
     path = host(job, DeskFleet(job, spoil=leaves), tmp_path)
     assert Ledger(path).status() == "finished"
@@ -280,7 +280,7 @@ def test_the_final_test_still_needs_as_many_as_are_asked_for(enough, tiny, tmp_p
 
     def leaves(verb, site, answer):
         tested = (tmp_path / "tiny/fedavg/seed-0/checkpoints/last-1.json").exists()
-        return Lost("gone") if tested and site in ("I", "II")[: 4 - enough] else answer
+        return NoReply("gone") if tested and site in ("I", "II")[: 4 - enough] else answer
 
     with pytest.raises(FederationError, match=rf"client I, evaluate: .* {enough} needed"):
         host(job, DeskFleet(job, spoil=leaves), tmp_path)
@@ -294,7 +294,7 @@ def test_a_model_far_from_all_others_is_noted_by_name(factor, study, tmp_path):
     def scale(verb, site, answer):
         if (verb, site) != ("local_train", "II"):
             return answer
-        return Note({"values": answer.arrays["values"] * factor}, answer.facts)
+        return Message({"values": answer.arrays["values"] * factor}, answer.facts)
 
     path = host(job, DeskFleet(job, spoil=scale), tmp_path)
     events = [event for line in Ledger(path).rounds() for event in line["events"]]

@@ -7,7 +7,7 @@ from torch import nn
 from autofedavg.core.bank import Model
 from autofedavg.core.cuda_graphs import Replays
 from autofedavg.core.seeds import global_seed
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,8 +43,8 @@ def batches(n=9, size=4):
         yield x.to(CUDA), x.mean((1, 2, 3, 4)).reshape(-1, 1).to(CUDA)
 
 
-def bench(training, steady, dropout=0.0) -> Workbench:
-    return Workbench(network(dropout), squared, training, CUDA, steady)
+def bench(training, steady, dropout=0.0) -> LocalTrainer:
+    return LocalTrainer(network(dropout), squared, training, CUDA, steady)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3])

@@ -121,9 +121,9 @@ def test_provenance_is_on_the_page(written, tiny_home) -> None:
     machine = {line[0]: line[1] for line in tables["table-machines"][1:]}
     assert machine["torch"] == about["versions"]["torch"]
     assert machine["processor"] == (about["processor"] or "not recorded")
-    notes = (written / "tables" / "data.txt").read_text()
-    assert about["data"]["split_sha256"] in notes
-    assert "weights learned on the validation cases, which also chose the tested model" in notes
+    messages = (written / "tables" / "data.txt").read_text()
+    assert about["data"]["split_sha256"] in messages
+    assert "weights learned on the validation cases, which also chose the tested model" in messages
     states = [line[1] for line in tables["table-runs"][1:]]
     assert states == ["finished"] * 3
 

@@ -68,6 +68,6 @@ def test_the_table_names_the_rows_that_stay_below_after_it(tmp_path):
                   for k in range(len(lines))]  # fmt: skip
         written = [f"{name},{value}" for name, value in zip(kept, values, strict=True)]
         path.write_text("\n".join([head, *written]) + "\n")
-    notes = differences_table(read_results([home])).notes
+    messages = differences_table(read_results([home])).notes
     sure = "Corrected for the 2 rows (Holm), differences over all sites with p below 0.05: {}."
-    assert sure.format("N-DIRICHLET") in notes
+    assert sure.format("N-DIRICHLET") in messages

@@ -142,4 +142,4 @@ def test_single_repeats_have_no_such_column() -> None:
     assert table is not None
     assert table.heads == ("A", EVIL, "all sites")
     assert [len(cells) for _, cells in table.rows] == [3]
-    assert not any("Repeats above" in note for note in table.notes)
+    assert not any("Repeats above" in message for message in table.notes)

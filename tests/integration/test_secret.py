@@ -48,12 +48,14 @@ class Overheard(DeskFleet):
         super().__init__(job)
         self.mixtures, self.models = {}, {}
 
-    def _one(self, verb, site, note):
+    def _one(self, verb, site, message):
         if (verb, site) == ("differentiate", "I"):
-            self.mixtures.setdefault(note.facts["t"], []).append(note.arrays["values"].double())
-        answer = super()._one(verb, site, note)
+            self.mixtures.setdefault(message.facts["t"], []).append(
+                message.arrays["values"].double()
+            )
+        answer = super()._one(verb, site, message)
         if verb == "local_train":
-            trained = self.models.setdefault(note.facts["t"], {})
+            trained = self.models.setdefault(message.facts["t"], {})
             trained[site] = answer.arrays["values"].double()
         return answer
 
@@ -98,9 +100,9 @@ def by_their_spread(job, mixtures, own):
     return centre + (turns.double() @ first) @ spread.T @ plane
 
 
-def nearest(fleet, found, t):
+def nearest(transport, found, t):
     """The order of the found models that fits best: the attack does not tell whose is which."""
-    return min((found, found.flip(0)), key=lambda order: sum(fleet.misses(order, t)))
+    return min((found, found.flip(0)), key=lambda order: sum(transport.misses(order, t)))
 
 
 @pytest.fixture(scope="module")
@@ -109,57 +111,59 @@ def overheard(tmp_path_factory):
     home = tmp_path_factory.mktemp("overheard")
     (home / "tiny.toml").write_text(TEXT)
     job = job_of(read_study(home / "tiny.toml", ["rounds=6"]), "server")
-    fleet = Overheard(job)
+    transport = Overheard(job)
     with_secret(job.folder(home / "runs"))
-    host(job, fleet, home / "runs")
-    return job, fleet
+    host(job, transport, home / "runs")
+    return job, transport
 
 
 def test_drawn_from_the_seed_the_models_are_found(study, tmp_path, monkeypatch):
     """The reason for a secret, and proof that the attack of the next test is one."""
     job = job_of(study, "server")
-    fleet = Overheard(job)
+    transport = Overheard(job)
     monkeypatch.setattr(hosting, "secret_of", lambda path: Seeds(job.seed))
-    host(job, fleet, tmp_path)
+    host(job, transport, tmp_path)
     for t in (1, 2):
-        found = by_the_seed(job, *fleet.known(t), t)
-        assert max(fleet.misses(found, t)) < 0.15
-        assert min(fleet.cosines(found, t)) > 0.998
+        found = by_the_seed(job, *transport.known(t), t)
+        assert max(transport.misses(found, t)) < 0.15
+        assert min(transport.cosines(found, t)) > 0.998
 
 
 def test_drawn_from_a_secret_the_seed_says_nothing(overheard):
     """What it finds is no nearer than the mean of the mixtures, which a site has anyway."""
-    job, fleet = overheard
+    job, transport = overheard
     missed, middle = [], []
     for t in range(1, 7):
-        mixtures, own = fleet.known(t)
+        mixtures, own = transport.known(t)
         others = own + 1.5 * (mixtures.mean(dim=0) - own)
-        missed += fleet.misses(by_the_seed(job, mixtures, own, t), t)
-        middle += fleet.misses([others, others], t)
+        missed += transport.misses(by_the_seed(job, mixtures, own, t), t)
+        middle += transport.misses([others, others], t)
     assert statistics.fmean(missed) > 0.9 * statistics.fmean(middle) > 0.4
     assert min(missed) > 0.25
 
 
 def test_but_three_sites_are_found_without_any_alpha(overheard):
     """What a secret cannot mend, and the documents must say."""
-    job, fleet = overheard
+    job, transport = overheard
     for t in (1, 2, 3):
-        found = nearest(fleet, by_their_spread(job, *fleet.known(t)), t)
-        assert min(fleet.cosines(found, t)) > 0.98
-        assert max(fleet.misses(found, t)) < 0.35
+        found = nearest(transport, by_their_spread(job, *transport.known(t)), t)
+        assert min(transport.cosines(found, t)) > 0.98
+        assert max(transport.misses(found, t)) < 0.35
 
 
 def test_and_two_sites_hide_nothing(study, tmp_path):
     row = study.runs[0].resolved()
     job = Job.of(study.name, row, 0, ["I", "II"], wait=60.0, threads=1)
-    fleet = Overheard(job)
+    transport = Overheard(job)
     with_secret(job.folder(tmp_path))
-    path = host(job, fleet, tmp_path)
+    path = host(job, transport, tmp_path)
     for t in (1, 2):
-        mixtures, own = fleet.known(t)
+        mixtures, own = transport.known(t)
         found = [own + 2 * (mixtures.mean(dim=0) - own)]
-        assert fleet.cosines(found, t)[0] > 0.9999  # only how far to go is not known to the digit
-        assert fleet.misses(found, t)[0] < 0.45
+        assert (
+            transport.cosines(found, t)[0] > 0.9999
+        )  # only how far to go is not known to the digit
+        assert transport.misses(found, t)[0] < 0.45
     said = (path / "log.txt").read_text()
     assert "WARNING" in said
     assert "a site that tries can find it from the mixtures: with two sites" in said
@@ -200,10 +204,10 @@ def test_nothing_that_is_sent_or_published_holds_it(study, tmp_path):
         file.unlink()
     with_secret(tmp_path / "made")
     (tmp_path / "made" / ".secret").replace(path / ".secret")
-    fleet = DeskFleet(job)
-    host(job, fleet, tmp_path / "runs")
+    transport = DeskFleet(job)
+    host(job, transport, tmp_path / "runs")
     assert SECRET.text not in job.text()
-    assert not any(SECRET.text.encode() in sent for sent in fleet.sent)
+    assert not any(SECRET.text.encode() in sent for sent in transport.sent)
     for file in path.rglob("*"):
         holds = file.is_file() and SECRET.text.encode() in file.read_bytes()
         assert holds == (file.name == ".secret"), file

@@ -115,7 +115,7 @@ def test_a_table_says_which_models_were_tested(tmp_path) -> None:
     only = scores_table(read_results([tmp_path / "last"]))
     assert "Tested models: those after the last round, not the best ones." in only.notes
     best = scores_table(read_results([tmp_path / "best"]))
-    assert not any("Tested models" in note for note in best.notes)
+    assert not any("Tested models" in message for message in best.notes)
 
 
 def test_without_validation_cases_the_last_models_are_the_same_as_with_them(tmp_path) -> None:

@@ -17,8 +17,8 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator import stacking as stacked
 from autofedavg.engines.simulator.simulator import Simulator
-from autofedavg.engines.simulator.stacking import StackedCrew
-from autofedavg.engines.simulator.workers import Crew
+from autofedavg.engines.simulator.stacking import StackedGroup
+from autofedavg.engines.simulator.workers import ClientGroup
 from autofedavg.federation.port import Federation
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
@@ -71,7 +71,7 @@ def trained(training, device, names=SIZES, build=steady, rounds=1, **how):
         for t in range(1, rounds + 1):
             bank, losses = federation.local_train(t, w, T=5, **how)
             w = bank.combine(torch.full((len(names),), 1 / len(names)))
-        together = isinstance(simulator._crews[0], StackedCrew)
+        together = isinstance(simulator._groups[0], StackedGroup)
         return bank.values.clone().cpu(), losses, together, problem.initial(seeds)[0].values
 
 
@@ -114,8 +114,8 @@ def grown(training, device, frozen: int, names=SIZES):
         federation = Federation(simulator)
         w = Model(start.to(device), no_counters(torch.device(device)), form)
         bank, _ = federation.local_train(1, w, T=5)
-        crew = simulator._crews[0]
-        together = isinstance(crew, StackedCrew) and crew._form == form
+        group = simulator._groups[0]
+        together = isinstance(group, StackedGroup) and group._form == form
         return bank.values.clone().cpu(), start, Layout.of(network).trainable, together
 
 
@@ -214,9 +214,9 @@ def test_steps_on_beta_are_those_of_clients_who_work_alone(layers, gamma) -> Non
         federation = Federation(simulator)
         bank, _ = federation.local_train(1, Model(w.values.cuda(), w.counters.cuda()), T=5)
         federation.share_models(1, bank)
-        together = simulator._crews[0]
-        for crew in (together, Crew(together._clients)):
-            simulator._crews[0] = crew
+        together = simulator._groups[0]
+        for group in (together, ClientGroup(together._clients)):
+            simulator._groups[0] = group
             found.append(federation.update_beta(1, 1, beta, **how))
             again = federation.update_beta(1, 1, beta, **how)
             assert all(torch.equal(again[name], theta) for name, theta in found[-1].items())
@@ -299,12 +299,12 @@ def test_mixtures_and_slopes_are_those_of_float64(n, layers) -> None:
     sizes = {f"{k:02d}": 64 + k for k in range(n)}
     with begun(sizes, sizes) as (federation, w):
         bank, _ = federation.local_train(1, w, T=5)
-        crew = federation.fleet._crews[0]
-        stack, layout = crew._stack(None), next(iter(crew._clients.values())).workbench.layout
+        group = federation.transport._groups[0]
+        stack, layout = group._stack(None), next(iter(group._clients.values())).trainer.layout
         parts = layout.layers(layers) if layers else None
         shape = (n, n, parts.P) if parts else (n, n)
         sizes = torch.linspace(0.8, 1.2, n, device="cuda")[:, None]  # no model is like another
-        work = {k: crew._draw(name, 1, 1, "train").batch for name, k in crew._number.items()}
+        work = {k: group._draw(name, 1, 1, "train").batch for name, k in group._number.items()}
         for turn in range(2):  # in the second one the step is replayed
             alpha = torch.rand(shape, generator=torch.Generator().manual_seed(turn))
             alpha = (alpha / alpha.sum(dim=1, keepdim=True)).double()

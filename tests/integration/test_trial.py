@@ -16,7 +16,7 @@ from autofedavg.core.registry import Registry
 from autofedavg.core.seeds import Seeds
 from autofedavg.engines.remote.server import host
 from autofedavg.experiment.folder import Ledger, read_json
-from autofedavg.federation.messages import Lost
+from autofedavg.federation.messages import NoReply
 from autofedavg.studies.machine import clients
 from autofedavg.studies.observer import Observer
 from deployed import DeskFleet, assert_same_run
@@ -48,10 +48,10 @@ class Desks:
 
     def run(self, job, tick) -> None:
         self.jobs += 1
-        fleet = DeskFleet(job, self.files, spoil=self.trouble(self.jobs))
-        fleet.name, fleet.waiting = "flare", getattr(self, "waiting", set)
+        transport = DeskFleet(job, self.files, spoil=self.trouble(self.jobs))
+        transport.name, transport.waiting = "flare", getattr(self, "waiting", set)
         with contextlib.suppress(AutoFedAvgError, GivenUp):
-            host(job, fleet, self.runs)
+            host(job, transport, self.runs)
         tick()
 
 
@@ -128,7 +128,7 @@ def test_a_supervised_job_is_started_anew_by_itself(engine, tiny, tiny_home, tmp
 
 def test_supervision_ends_where_nothing_moves(engine, tiny, tmp_path):
     def lost(number):
-        return lambda verb, site, answer: Lost("gone") if site == "II" else answer
+        return lambda verb, site, answer: NoReply("gone") if site == "II" else answer
 
     engine.trouble = staticmethod(lost)
     plan = read_study(tiny, only=["fedavg"])

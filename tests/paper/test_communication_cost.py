@@ -24,12 +24,12 @@ def wide(dtype):
 
 def measure(method, K):
     problem = toy_problem(K, wide)
-    fleet = DirectFleet(problem)
-    federation = Federation(fleet)
-    w0, layout = problem.initial(fleet.seeds)
+    transport = DirectFleet(problem)
+    federation = Federation(transport)
+    w0, layout = problem.initial(transport.seeds)
     for _ in method.rounds(federation, layout, T, Round(0, w0)):
         pass
-    return federation.take_account(), fleet, layout
+    return federation.take_account(), transport, layout
 
 
 def total(account):
@@ -60,14 +60,14 @@ def test_the_extra_over_fedavg_is_k_minus_one_over_two_t0(K, t0):
 @pytest.mark.parametrize("K", [2, 3, 5, 8])
 @pytest.mark.parametrize("t0", [1, 2, 4])
 def test_counted_in_tensors_the_ratio_is_exact(K, t0):
-    learned, fleet, layout = measure(AutoFedAvg(t0=t0, S=S), K)
+    learned, transport, layout = measure(AutoFedAvg(t0=t0, S=S), K)
     calls = T // t0
-    assert arrays_sent(fleet, "local_train") == T * K * layout.nbytes
+    assert arrays_sent(transport, "local_train") == T * K * layout.nbytes
     assert learned["local_train"].up > T * K * layout.nbytes
-    assert arrays_sent(fleet, "share_models") == calls * K * (K - 1) * layout.nbytes
-    assert arrays_sent(fleet, "update_beta") == calls * S * K * K * BETA_BYTES
-    both_ways = 2 * arrays_sent(fleet, "local_train")
-    assert arrays_sent(fleet, "share_models") / both_ways == (K - 1) / (2 * t0)
+    assert arrays_sent(transport, "share_models") == calls * K * (K - 1) * layout.nbytes
+    assert arrays_sent(transport, "update_beta") == calls * S * K * K * BETA_BYTES
+    both_ways = 2 * arrays_sent(transport, "local_train")
+    assert arrays_sent(transport, "share_models") / both_ways == (K - 1) / (2 * t0)
 
 
 @pytest.mark.parametrize("K", [2, 4])
@@ -87,9 +87,9 @@ def test_calls_are_counted_as_algorithm_1_makes_them():
 
 
 def test_nobody_is_sent_its_own_model():
-    _, fleet, _ = measure(AutoFedAvg(t0=4, S=S), 3)
+    _, transport, _ = measure(AutoFedAvg(t0=4, S=S), 3)
     for site in "ABC":
-        (bag,) = fleet.sent("share_models", site)
+        (bag,) = transport.sent("share_models", site)
         others = [name for name in "ABC" if name != site]
         assert sorted(bag.arrays) == [f"values/{name}" for name in others]
 
@@ -99,12 +99,12 @@ def test_nobody_is_sent_its_own_model():
 def test_learned_at_the_server_it_is_s_over_t0_whatever_k(K, t0):
     """Per call and client S models down and S gradients up, instead of K - 1 models down."""
     method = AutoFedAvg(t0=t0, S=S, learning="server")
-    learned, fleet, layout = measure(method, K)
+    learned, transport, layout = measure(method, K)
     assert set(learned) == {"local_train", "differentiate"}
     assert learned["differentiate"].calls == T // t0 * S
     models = T // t0 * S * K * layout.nbytes
-    assert arrays_sent(fleet, "differentiate") == models
-    both_ways = 2 * arrays_sent(fleet, "local_train")
+    assert arrays_sent(transport, "differentiate") == models
+    both_ways = 2 * arrays_sent(transport, "local_train")
     assert 2 * models / both_ways == method.extra_traffic(K) == S / t0
     labels = cost_of(learned, "differentiate") - 2 * models
     assert 0 < labels < 0.001 * models
@@ -113,9 +113,9 @@ def test_learned_at_the_server_it_is_s_over_t0_whatever_k(K, t0):
 @pytest.mark.parametrize(("m", "messages"), [(1, 3), (2, 2), (3, 1)])
 def test_several_steps_a_message_save_messages_and_the_models_stay_the_same(m, messages):
     plain, _, _ = measure(AutoFedAvg(t0=2, S=S), 3)
-    learned, fleet, _ = measure(AutoFedAvg(t0=2, S=S, steps_per_message=m), 3)
+    learned, transport, _ = measure(AutoFedAvg(t0=2, S=S, steps_per_message=m), 3)
     assert learned["update_beta"].calls == 2 * messages
-    assert arrays_sent(fleet, "update_beta") == 2 * messages * 3 * 3 * BETA_BYTES
+    assert arrays_sent(transport, "update_beta") == 2 * messages * 3 * 3 * BETA_BYTES
     assert learned["share_models"].down == plain["share_models"].down
     assert AutoFedAvg(S=S, steps_per_message=m).extra_traffic(3) == 1.0
 
@@ -124,7 +124,7 @@ def test_layer_wise_beta_costs_p_numbers_instead_of_one():
     _, network_wise, layout = measure(AutoFedAvg(t0=4, S=S), 3)
     _, layer_wise, _ = measure(AutoFedAvg(t0=4, S=S, weights="layer"), 3)
     P = layout.layers("module").P
-    one, many = (arrays_sent(fleet, "update_beta") for fleet in (network_wise, layer_wise))
+    one, many = (arrays_sent(transport, "update_beta") for transport in (network_wise, layer_wise))
     assert many == P * one
 
 
@@ -132,5 +132,7 @@ def cost_of(account, call):
     return account[call].down + account[call].up
 
 
-def arrays_sent(fleet, verb):
-    return sum(array.nbytes for note in fleet.sent(verb) for array in note.arrays.values())
+def arrays_sent(transport, verb):
+    return sum(
+        array.nbytes for message in transport.sent(verb) for array in message.arrays.values()
+    )

@@ -28,8 +28,8 @@ BY_HAND = {
 @pytest.mark.parametrize("weights", ["size", "even"])
 def test_fedavg_is_the_weighted_average_worked_out_by_hand(weights):
     alpha, w = BY_HAND[weights]
-    fleet = DirectFleet(point_problem((0.0, 0.0), SITES), HALF_WAY)
-    rounds = rounds_of(FedAvg(weights=weights), fleet, T=2)
+    transport = DirectFleet(point_problem((0.0, 0.0), SITES), HALF_WAY)
+    rounds = rounds_of(FedAvg(weights=weights), transport, T=2)
     assert [r.t for r in rounds] == [1, 2]
     for found, expected in zip(rounds, w, strict=True):
         torch.testing.assert_close(found.w.values, float64(expected), rtol=0, atol=1e-14)
@@ -39,13 +39,13 @@ def test_fedavg_is_the_weighted_average_worked_out_by_hand(weights):
 
 
 def test_clients_in_the_second_round_start_from_the_average():
-    fleet = DirectFleet(point_problem((0.0, 0.0), SITES), HALF_WAY)
-    _, second = rounds_of(FedAvg(), fleet, T=2)
+    transport = DirectFleet(point_problem((0.0, 0.0), SITES), HALF_WAY)
+    _, second = rounds_of(FedAvg(), transport, T=2)
     expected = float64([[2.55, 0.65], [0.55, 4.65], [-0.45, 1.65]])
     torch.testing.assert_close(second.w_k.values, expected, rtol=0, atol=1e-14)
 
 
 def test_n_k_counts_training_cases_only():
-    fleet = DirectFleet(point_problem((0.0, 0.0), SITES), HALF_WAY)
-    (only,) = rounds_of(FedAvg(), fleet, T=1)
+    transport = DirectFleet(point_problem((0.0, 0.0), SITES), HALF_WAY)
+    (only,) = rounds_of(FedAvg(), transport, T=1)
     assert only.alpha.tolist() == [0.6, 0.3, 0.1]

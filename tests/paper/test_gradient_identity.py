@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from autofedavg.algorithm import update_beta
 from autofedavg.core.constraints import Dirichlet, Softmax
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 from toy import CPU, bank_of, by_pytorch, float64, mlp, norm_net
 
 K = 3
@@ -72,9 +72,9 @@ def squared_error_of(network, state):
 
 
 def through_the_bank(network, bank, beta, gamma, kind, mode, rate=1.0):
-    workbench = Workbench(network, squared_error, Training(), CPU)
+    trainer = LocalTrainer(network, squared_error, Training(), CPU)
     how = {"gamma": gamma.note(), "layers": kind, "rate": rate, "smoothing": 0.0, "mode": mode}
-    theta, _ = update_beta(workbench, bank, beta, batch(), how, SEED)
+    theta, _ = update_beta(trainer, bank, beta, batch(), how, SEED)
     return (gamma.free(beta) - theta) / rate
 
 
@@ -148,10 +148,16 @@ def test_running_statistics_are_averaged_but_held_fixed_in_the_gradient():
         (slope,) = torch.autograd.grad((h @ w["4.weight"].T + w["4.bias"]).square().mean(), theta)
         return slope
 
-    workbench = Workbench(norm_net(torch.float64), loss, Training(), CPU)
-    how = {"gamma": Softmax().note(), "layers": None, "rate": 1.0, "smoothing": 0, "mode": "eval"}
+    trainer = LocalTrainer(norm_net(torch.float64), loss, Training(), CPU)
+    how = {
+        "gamma": Softmax().note(),
+        "layers": None,
+        "rate": 1.0,
+        "smoothing": 0,
+        "mode": "eval",
+    }
     beta = float64([0.3, -0.2])
-    found = beta - update_beta(workbench, bank, beta, x, how, SEED)[0]
+    found = beta - update_beta(trainer, bank, beta, x, how, SEED)[0]
     torch.testing.assert_close(found, explicit(follow=False), rtol=0, atol=1e-10)
     assert not torch.allclose(found, explicit(follow=True), rtol=1e-2)
 
@@ -160,19 +166,25 @@ def test_the_step_is_the_rate_times_the_gradient():
     bank, _ = bank_of(lambda: mlp(torch.float64), K)
     beta = float64([0.4, -0.3, 0.1])
     x = torch.ones(2, 4, dtype=torch.float64)
-    workbench = Workbench(mlp(torch.float64), lambda n, b: n(b).sum(), Training(), CPU)
+    trainer = LocalTrainer(mlp(torch.float64), lambda n, b: n(b).sum(), Training(), CPU)
 
     def stepped(rate):
         how = {"gamma": Softmax().note(), "layers": None, "rate": rate, "smoothing": 0.0}
-        return update_beta(workbench, bank, beta, x, how | {"mode": "eval"}, SEED)[0] - beta
+        return update_beta(trainer, bank, beta, x, how | {"mode": "eval"}, SEED)[0] - beta
 
     torch.testing.assert_close(stepped(0.5), 0.5 * stepped(1.0), rtol=0, atol=1e-14)
 
 
 def test_the_loss_that_is_returned_is_that_of_the_mixture():
     bank, layout = bank_of(conv_net, K)
-    workbench = Workbench(conv_net(), squared_error, Training(), CPU)
-    how = {"gamma": Softmax().note(), "layers": None, "rate": 1.0, "smoothing": 0, "mode": "eval"}
-    _, loss = update_beta(workbench, bank, float64([0.0, 0.0, 0.0]), batch(), how, SEED)
+    trainer = LocalTrainer(conv_net(), squared_error, Training(), CPU)
+    how = {
+        "gamma": Softmax().note(),
+        "layers": None,
+        "rate": 1.0,
+        "smoothing": 0,
+        "mode": "eval",
+    }
+    _, loss = update_beta(trainer, bank, float64([0.0, 0.0, 0.0]), batch(), how, SEED)
     mixed = layout.state_dict(bank.combine(float64([1 / 3] * 3)))
     torch.testing.assert_close(loss, squared_error_of(conv_net(), mixed))

@@ -5,7 +5,7 @@ import torch
 
 from autofedavg.algorithm import update_beta
 from autofedavg.core.constraints import Softmax
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, norm_net, rounds_of
 
@@ -29,12 +29,12 @@ def norm64():
 def test_layer_wise_gradients_sum_to_the_network_wise_one(network, kind):
     bank, layout = bank_of(network, 3)
     P = layout.layers(kind).P
-    workbench = Workbench(network(), cross_entropy, Training(), CPU)
+    trainer = LocalTrainer(network(), cross_entropy, Training(), CPU)
     beta = float64([0.5, -0.2, 0.1])
 
     def slope(beta, layers):
         how = {"gamma": Softmax().note(), "layers": layers, "rate": 1.0, "smoothing": 0.0}
-        theta, _ = update_beta(workbench, bank, beta, batch(), how | {"mode": "eval"}, seed=0)
+        theta, _ = update_beta(trainer, bank, beta, batch(), how | {"mode": "eval"}, seed=0)
         return beta - theta
 
     whole = slope(beta, None)

@@ -27,11 +27,11 @@ class OneDraw(Seeds):
 def learned(learning, network, dtype=torch.float64, **settings):
     """Every round of a run of three clients, and what they were asked."""
     problem = toy_problem(3, network, dtype=dtype)
-    fleet = DirectFleet(problem, seeds=OneDraw(7))
+    transport = DirectFleet(problem, seeds=OneDraw(7))
     w0, layout = problem.initial(Seeds(7))
     method = AutoFedAvg(S=5, learning=learning, **settings)
-    federation = Federation(fleet, seeds=OneDraw(7))
-    return list(method.rounds(federation, layout, T, Round(0, w0))), fleet
+    federation = Federation(transport, seeds=OneDraw(7))
+    return list(method.rounds(federation, layout, T, Round(0, w0))), transport
 
 
 @pytest.mark.parametrize("weights", ["network", "layer"])
@@ -80,8 +80,8 @@ def test_with_a_sample_each_the_dirichlet_s_clients_go_another_way():
 
 
 def test_one_sample_a_step_is_shared_and_every_step_has_its_own():
-    _, fleet = learned("server", mlp, t0=3)
-    asked = [note.arrays["values"] for note in fleet.sent("differentiate")]
+    _, transport = learned("server", mlp, t0=3)
+    asked = [message.arrays["values"] for message in transport.sent("differentiate")]
     assert len(asked) == 15
     for step in range(5):
         assert all(torch.equal(w, asked[3 * step]) for w in asked[3 * step : 3 * step + 3])
@@ -91,19 +91,19 @@ def test_one_sample_a_step_is_shared_and_every_step_has_its_own():
 @pytest.mark.parametrize("network", [mlp, norm_net])
 def test_no_client_is_sent_another_s_model(network):
     """Only mixtures go down: nothing that a client alone trained."""
-    rounds, fleet = learned("server", network)
-    assert {verb for verb, _, _ in fleet.asked} == {"local_train", "differentiate"}
-    for _, _, note in fleet.asked:
-        assert not {key for key in note.arrays if "/" in key}
-        assert set(note.arrays) <= {"values", "counters"}
+    rounds, transport = learned("server", network)
+    assert {verb for verb, _, _ in transport.asked} == {"local_train", "differentiate"}
+    for _, _, message in transport.asked:
+        assert not {key for key in message.arrays if "/" in key}
+        assert set(message.arrays) <= {"values", "counters"}
     trained = {row.numpy().tobytes() for r in rounds for row in r.w_k.values}
-    sent = {note.arrays["values"].numpy().tobytes() for _, _, note in fleet.asked}
+    sent = {message.arrays["values"].numpy().tobytes() for _, _, message in transport.asked}
     assert not trained & sent
 
 
 def test_the_mixture_carries_averaged_buffers_and_the_largest_counter():
-    rounds, fleet = learned("server", norm_net, constraint="softmax", t0=3)
-    first = fleet.sent("differentiate", "A")[0]
+    rounds, transport = learned("server", norm_net, constraint="softmax", t0=3)
+    first = transport.sent("differentiate", "A")[0]
     w_k = rounds[-1].w_k
     even = w_k.combine(float64([1 / 3, 1 / 3, 1 / 3]))
     torch.testing.assert_close(first.arrays["values"], even.values)

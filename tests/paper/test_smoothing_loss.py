@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from autofedavg.algorithm import update_beta
 from autofedavg.core.constraints import Dirichlet, Softmax, smoothing
-from autofedavg.core.trainer import Training, Workbench
+from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from toy import CPU, DirectFleet, bank_of, cross_entropy, float64, mlp, rounds_of, toy_problem
 
@@ -28,12 +28,12 @@ def test_a_single_layer_has_no_neighbour_and_costs_nothing():
 def test_it_adds_lambda_times_its_own_gradient_on_the_mean_weights(gamma):
     bank, _ = bank_of(lambda: mlp(torch.float64), 3)
     batch = (torch.ones(2, 4, dtype=torch.float64), torch.tensor([0, 2]))
-    workbench = Workbench(mlp(torch.float64), cross_entropy, Training(), CPU)
+    trainer = LocalTrainer(mlp(torch.float64), cross_entropy, Training(), CPU)
     beta = float64([[2.0, 5.0], [3.0, 3.0], [4.0, 2.5]])
 
     def theta(strength):
         how = {"gamma": gamma.note(), "layers": "module", "rate": 1.0, "mode": "eval"}
-        return update_beta(workbench, bank, beta, batch, how | {"smoothing": strength}, seed=3)[0]
+        return update_beta(trainer, bank, beta, batch, how | {"smoothing": strength}, seed=3)[0]
 
     known = beta.clone().requires_grad_()
     (slope,) = torch.autograd.grad(smoothing(gamma.mean(known)), known)

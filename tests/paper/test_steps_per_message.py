@@ -38,10 +38,10 @@ def one_round(m, **settings):
     sites = {k: PointSite((TARGET[k],), (VALIDATION[k],)) for k in "AB"}
     training = Training(iterations=1, optimiser="sgd", learning_rate=0.5, momentum=0.0)
     method = AutoFedAvg(constraint="softmax", S=S, beta_rate=RATE, steps_per_message=m, **settings)
-    fleet = DirectFleet(point_problem((0.0,), sites), training)
-    (only,) = rounds_of(method, fleet, 1)
+    transport = DirectFleet(point_problem((0.0,), sites), training)
+    (only,) = rounds_of(method, transport, 1)
     assert only.w_k.values.flatten().tolist() == list(W_K.values())
-    return only.beta.tolist(), fleet
+    return only.beta.tolist(), transport
 
 
 def softmax(beta):
@@ -71,9 +71,9 @@ def test_plain_steps_in_plain_numbers(m):
             ends.append(own)
         beta = {j: (ends[0][j] + ends[1][j]) / 2 for j in "AB"}
         left -= min(m, left)
-    found, fleet = one_round(m, beta_optimiser="sgd")
+    found, transport = one_round(m, beta_optimiser="sgd")
     assert found == pytest.approx([beta["A"], beta["B"]], abs=1e-14)
-    assert len(fleet.sent("update_beta", "A")) == ceil(S / m)
+    assert len(transport.sent("update_beta", "A")) == ceil(S / m)
 
 
 @pytest.mark.parametrize("m", [2, 3, 5])
@@ -102,21 +102,21 @@ def test_adam_at_the_server_is_another_algorithm():
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_one_step_a_message_says_nothing_that_was_not_said_before(optimiser):
     """The messages of Algorithm 1 to the letter: the same bytes, the same bits."""
-    _, fleet = one_round(1, beta_optimiser=optimiser)
-    for s, note in enumerate(fleet.sent("update_beta", "A"), start=1):
-        assert set(note.arrays) == {"beta"}
-        assert note.facts["s"] == s
+    _, transport = one_round(1, beta_optimiser=optimiser)
+    for s, message in enumerate(transport.sent("update_beta", "A"), start=1):
+        assert set(message.arrays) == {"beta"}
+        assert message.facts["s"] == s
         known = {"t", "s", "digest", "gamma", "rate", "layers", "mode", "smoothing", "data"}
-        assert set(note.facts) == known
+        assert set(message.facts) == known
 
 
 @pytest.mark.parametrize("weights", ["network", "layer"])
 @pytest.mark.parametrize("constraint", ["softmax", "dirichlet"])
 def test_a_whole_call_in_one_message(weights, constraint):
     method = AutoFedAvg(weights=weights, constraint=constraint, S=4, steps_per_message=4)
-    fleet = DirectFleet(toy_problem(3, norm_net))
-    rounds = rounds_of(method, fleet, 2)
-    assert [note.facts["steps"] for note in fleet.sent("update_beta", "B")] == [4, 4]
+    transport = DirectFleet(toy_problem(3, norm_net))
+    rounds = rounds_of(method, transport, 2)
+    assert [message.facts["steps"] for message in transport.sent("update_beta", "B")] == [4, 4]
     assert not torch.equal(
         rounds[-1].alpha, method.gamma().alpha(torch.full_like(rounds[-1].beta, 6))
     )
@@ -149,8 +149,8 @@ def test_beta_is_kept_legal_between_the_steps_of_a_message(keep, kind):
         seen.append((s, beta))
         return gamma.free(beta) - float64([40.0, -1.0])
 
-    note = BetaOptimiser(kind, 20.0).note()
-    how = {"gamma": gamma.note(), "steps": 3, "optimiser": note}
+    message = BetaOptimiser(kind, 20.0).note()
+    how = {"gamma": gamma.note(), "steps": 3, "optimiser": message}
     theta = update_beta_alone(update, float64([6.0, 6.0]), 4, how)
     assert [s for s, _ in seen] == [4, 5, 6]
     assert torch.equal(seen[0][1], float64([6.0, 6.0]))

@@ -83,7 +83,7 @@ class Training(Settings):
         )
 
 
-class Workbench:
+class LocalTrainer:
     """A network, its flat state and its optimiser, used by every client of a worker in turn.
 
     On a GPU, steps of a `steady` one (see `problem.Problem`) are recorded and replayed.
@@ -111,10 +111,10 @@ class Workbench:
         self._rate = torch.zeros((), device=device)
         self._start = torch.empty(0, device=device)
         self._optimiser = self._make_optimiser()
-        self._variant: Workbench | None = None
+        self._variant: LocalTrainer | None = None
         self._variant_form: Form | None = None
 
-    def variant(self, form: Form | None, training: Training | None = None) -> Workbench:
+    def variant(self, form: Form | None, training: Training | None = None) -> LocalTrainer:
         """This workbench, or one for another form or training; the latest other one is kept.
 
         Args:
@@ -127,7 +127,7 @@ class Workbench:
         kept = self._variant
         if kept is None or self._variant_form != form or kept.training != wanted:
             network = copy.deepcopy(self.network) if form is None else reshaped(self.network, form)
-            kept = self._variant = Workbench(
+            kept = self._variant = LocalTrainer(
                 network, self.loss_of, wanted, self.device, self._replays is not None
             )
             self._variant_form = form

@@ -47,7 +47,7 @@ def without_round(stem: str) -> str:
     return stem.partition(AT)[0]
 
 
-class Shelf:
+class CheckpointNames:
     """What lies in a run's folder of checkpoints, by name; reads no tensors.
 
     Args:

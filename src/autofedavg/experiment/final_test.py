@@ -12,8 +12,8 @@ from autofedavg.experiment.models import load_model, load_state
 from autofedavg.experiment.selection import (
     KINDS,
     Best,
-    Desk,
     Seen,
+    Selection,
     Watcher,
     local_tests,
     predicts,
@@ -23,29 +23,29 @@ from autofedavg.experiment.selection import (
 log = logging.getLogger(__name__)
 
 
-def final_test(desk: Desk, best: Best, watch: Watcher | None) -> None:
+def final_test(selection: Selection, best: Best, watch: Watcher | None) -> None:
     """Scores the selected models, and the last global one, and writes scores.csv.
 
     The global model is tested at every site; sites' own models where `test_local` says.
     """
-    folder, layout, sites = desk.folder, desk.layout, desk.federation.names
-    kind, where = KINDS[desk.select], where_tested(desk.test_local, len(sites))
+    folder, layout, sites = selection.folder, selection.layout, selection.federation.names
+    kind, where = KINDS[selection.select], where_tested(selection.test_local, len(sites))
     own = {site: local_name(kind, site) for site in sites}
     names = {"global": f"{kind}-global"}
     names |= {f"local-{site}": name for site, name in own.items()} if where == "full" else {}
     rows: list[ScoreRow] = []
     done, tests = 0, len(names) + (where == "own")
     if where != "full":
-        tried = local_tests(desk.test_local, len(sites))
+        tried = local_tests(selection.test_local, len(sites))
         log.info("sites' own models: %d tests (%s) instead of %d", tried, where, len(sites) ** 2)
 
     def score(name: str, w: Model | Bank | Mapping[str, Model]) -> None:
         nonlocal done
         log.info("testing %s", name)
         if watch:
-            watch(Seen(desk.T, desk.T, None, None, sites, (done, tests)))
+            watch(Seen(selection.T, selection.T, None, None, sites, (done, tests)))
         done += 1
-        for row in desk.federation.evaluate(w, "test", desk.metric, t=desk.T).rows:
+        for row in selection.federation.evaluate(w, "test", selection.metric, t=selection.T).rows:
             model = f"local-{row.site}" if isinstance(w, Mapping) else name
             rows.append(ScoreRow(model, row.site, "test", *row[1:]))
 
@@ -57,10 +57,10 @@ def final_test(desk: Desk, best: Best, watch: Watcher | None) -> None:
         loaded = ((site, load_model(folder, name, layout)) for site, name in kept.items())
         score("local", {site: w for site, w in loaded if isinstance(w, Model)})
     last = folder.load_round()
-    if desk.select == "best" and last is not None and best.t < desk.T:
-        state = load_state(last, desk.federation.names)
+    if selection.select == "best" and last is not None and best.t < selection.T:
+        state = load_state(last, selection.federation.names)
         if predicts(state):
             score("global-last", state.w)
     folder.write_scores(rows)
-    events = desk.federation.take_events()
+    events = selection.federation.take_events()
     folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])

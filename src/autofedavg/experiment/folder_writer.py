@@ -26,7 +26,7 @@ from torch import Tensor
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import ScoreRow
 from autofedavg.experiment.bounded_reader import TENSORS, content_of, naming, values_in
-from autofedavg.experiment.checkpoint_names import Shelf
+from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import opened_here, replacing, sweep
 from autofedavg.experiment.folder import SCHEMA, Ledger, read_json, run_paths
 
@@ -50,9 +50,9 @@ class RunFolder(Ledger):
     """One run on disk, to be written."""
 
     @property
-    def shelf(self) -> Shelf:
+    def checkpoints(self) -> CheckpointNames:
         """Its checkpoints, by name."""
-        return Shelf(self.path / "checkpoints")
+        return CheckpointNames(self.path / "checkpoints")
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunFolder:
@@ -102,7 +102,7 @@ class RunFolder(Ledger):
         """Notes on what, and after which round, the run goes on."""
         path = self.path / "environment.json"
         about = read_json(path)
-        saved = self.shelf.rounds()
+        saved = self.checkpoints.rounds()
         entry = {"after_round": saved[-1] if saved else 0, **environment}
         about["resumed"] = [*about.get("resumed", []), entry]
         with disk_errors(self.path):
@@ -149,7 +149,7 @@ class RunFolder(Ledger):
         Raises:
             RunError: it is missing or damaged.
         """
-        name = self.shelf.written(name)
+        name = self.checkpoints.written(name)
         stem = self.path / "checkpoints" / name
         with naming(stem, "this checkpoint cannot be read", ANEW):
             facts = values_in(content_of(stem.with_name(f"{name}.json")))
@@ -163,7 +163,7 @@ class RunFolder(Ledger):
 
     def has(self, name: str) -> bool:
         """Whether there is a checkpoint of this name; of a model, also without the round."""
-        return self.shelf.vouched(self.shelf.written(name))
+        return self.checkpoints.vouched(self.checkpoints.written(name))
 
     def save_round(self, t: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Writes the checkpoint of round t and drops those no longer needed."""
@@ -172,13 +172,13 @@ class RunFolder(Ledger):
 
     def tidy(self) -> None:
         """Drops checkpoints of rounds before the last ones, and models that none of these name."""
-        for name in self.shelf.useless(KEPT):
+        for name in self.checkpoints.useless(KEPT):
             for ending in ("json", "safetensors"):
                 (self.path / "checkpoints" / f"{name}.{ending}").unlink(missing_ok=True)
 
     def load_round(self) -> Checkpoint | None:
         """The newest checkpoint that can be read; damaged ones are named in the log."""
-        for t in reversed(self.shelf.rounds()):
+        for t in reversed(self.checkpoints.rounds()):
             try:
                 return self.load(f"last-{t}")
             except RunError as error:

@@ -10,33 +10,33 @@ from autofedavg.core.errors import RunError
 from autofedavg.experiment.bounded_reader import naming
 from autofedavg.experiment.folder_writer import ANEW, Checkpoint
 from autofedavg.experiment.models import load_state
-from autofedavg.experiment.selection import Best, Desk
+from autofedavg.experiment.selection import Best, Selection
 
 log = logging.getLogger(__name__)
 
 
-def restore(desk: Desk, w0: Model) -> tuple[Round, Best]:
+def restore(selection: Selection, w0: Model) -> tuple[Round, Best]:
     """Where to start: round 0, or the newest whole checkpoint."""
-    folder = desk.folder
+    folder = selection.folder
     saved = folder.load_round()
     if saved is None:
         folder.keep_rounds(0)
         return Round(0, w0), Best()
     at = folder.path / "checkpoints" / f"last-{saved.facts.get('t')}.json"
     with naming(at, "this checkpoint cannot be gone on from", ANEW):
-        return _gone_on(desk, saved)
+        return _gone_on(selection, saved)
 
 
-def _gone_on(desk: Desk, saved: Checkpoint) -> tuple[Round, Best]:
-    folder = desk.folder
-    if saved.facts["network"] != desk.layout.describe():
+def _gone_on(selection: Selection, saved: Checkpoint) -> tuple[Round, Best]:
+    folder = selection.folder
+    if saved.facts["network"] != selection.layout.describe():
         raise RunError(
             "its checkpoint holds another network than the one to be trained",
             where=str(folder.path),
             remedy="go on with the version the run was begun with, or begin anew elsewhere",
         )
-    state = load_state(saved, desk.federation.names)
-    models = folder.shelf.held(state.t) or {}
+    state = load_state(saved, selection.federation.names)
+    models = folder.checkpoints.held(state.t) or {}
     folder.tidy()  # a model of a round that is run again may be of another history
     folder.keep_rounds(state.t)
     log.info("going on after round %d", state.t)
@@ -46,5 +46,5 @@ def _gone_on(desk: Desk, saved: Checkpoint) -> tuple[Round, Best]:
         {str(site): float(score) for site, score in known.get(name, {}).items()}
         for name in ("seen", "tested")
     )
-    sites = int(known.get("sites", desk.federation.K))  # earlier versions: all of them
+    sites = int(known.get("sites", selection.federation.K))  # earlier versions: all of them
     return state, Best(known["score"], known["t"], local, sites, seen, tested, models)

@@ -29,10 +29,10 @@ from autofedavg.experiment.models import (
 from autofedavg.experiment.restoring import restore
 from autofedavg.experiment.selection import (
     Best,
-    Desk,
     Paused,
     Seen,
     Select,
+    Selection,
     TestLocal,
     Watcher,
     have_validation,
@@ -112,16 +112,16 @@ def run(
     Raises:
         AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
     """
-    desk = Desk(T, federation, layout, metric, folder, select, test_every, test_local)
+    selection = Selection(T, federation, layout, metric, folder, select, test_every, test_local)
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
-            start, best = restore(desk, w0)
+            start, best = restore(selection, w0)
             start = method.begin(federation, start) if start.t == 0 else start
             for state in method.rounds(federation, layout, T, start):
-                _record(desk, state, best, watch)
+                _record(selection, state, best, watch)
             federation.training_over = True
-            final_test(desk, best, watch)
+            final_test(selection, best, watch)
             folder.set_status("finished")
     except (KeyboardInterrupt, Paused):
         folder.set_status("interrupted")
@@ -134,26 +134,26 @@ def run(
         raise
 
 
-def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None:
+def _record(selection: Selection, state: Round, best: Best, watch: Watcher | None) -> None:
     """Validates a round, keeps the models to be tested, and writes line and checkpoint."""
-    federation, metric = desk.federation, desk.metric
+    federation, metric = selection.federation, selection.metric
     local: dict[str, float] = {}
     scores: Scores | None = None
-    if desk.validates:
+    if selection.validates:
         local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
         if predicts(state):
             scores = federation.evaluate(state.w, "validation", metric, t=state.t)
-    tested = _tested(desk, state, best)
+    tested = _tested(selection, state, best)
     by_site = scores.by_site(metric) if scores else {}
     # Where a site did not answer, its latest score stands in: no round wins by its absence.
     mean = scores.mean(metric, best.seen) if scores else None
     best.seen |= by_site
-    if desk.select == "best":
-        _keep_best(desk, state, local, mean, best)
-    elif state.t == desk.T:
-        _keep_last(desk, state, best)
+    if selection.select == "best":
+        _keep_best(selection, state, local, mean, best)
+    elif state.t == selection.T:
+        _keep_last(selection, state, best)
     account = federation.take_account()
-    desk.folder.append_round(
+    selection.folder.append_round(
         {
             "t": state.t,
             "alpha": _listed(state.alpha),
@@ -173,53 +173,60 @@ def _record(desk: Desk, state: Round, best: Best, watch: Watcher | None) -> None
         }
     )
     known = asdict(best)
-    facts = {"models": known.pop("models"), "best": known, "network": desk.layout.describe()}
-    save_state(desk.folder, state, facts)
+    facts = {"models": known.pop("models"), "best": known, "network": selection.layout.describe()}
+    save_state(selection.folder, state, facts)
     if watch:
-        watch(Seen(state.t, desk.T, mean, _listed(state.alpha), federation.names))
+        watch(Seen(state.t, selection.T, mean, _listed(state.alpha), federation.names))
 
 
-def _tested(desk: Desk, state: Round, best: Best) -> dict[str, Any]:
+def _tested(selection: Selection, state: Round, best: Best) -> dict[str, Any]:
     """The global model's test scores in a round that asks for them; nothing is chosen by them."""
-    if not desk.test_every or state.t % desk.test_every or not predicts(state):
+    if not selection.test_every or state.t % selection.test_every or not predicts(state):
         return {}
-    scores = desk.federation.evaluate(state.w, "test", desk.metric, record=True, t=state.t)
-    by_site, mean = scores.by_site(desk.metric), scores.mean(desk.metric, best.tested)
+    scores = selection.federation.evaluate(
+        state.w, "test", selection.metric, record=True, t=state.t
+    )
+    by_site, mean = scores.by_site(selection.metric), scores.mean(selection.metric, best.tested)
     best.tested |= by_site
     return {"test": {"mean": mean, "sites": by_site}}
 
 
 def _keep_best(
-    desk: Desk, state: Round, local: dict[str, float], mean: float | None, best: Best
+    selection: Selection, state: Round, local: dict[str, float], mean: float | None, best: Best
 ) -> None:
     """Writes the models that are better than all before, as the paper selects them."""
     if mean is not None and best.beaten_by(mean, len(best.seen)):
         best.score, best.t, best.sites = mean, state.t, len(best.seen)
-        _keep(desk, state, best, "best-global", state.w, {"score": mean})
+        _keep(selection, state, best, "best-global", state.w, {"score": mean})
     for site, score in local.items():
         known = best.local.get(site)
         if state.w_k is not None and site in state.w_k and (not known or score > known[0]):
             best.local[site] = (score, state.t)
             facts = {"score": score, "site": site}
-            _keep(desk, state, best, local_name("best", site), state.w_k[site], facts)
+            _keep(selection, state, best, local_name("best", site), state.w_k[site], facts)
 
 
-def _keep_last(desk: Desk, state: Round, best: Best) -> None:
+def _keep_last(selection: Selection, state: Round, best: Best) -> None:
     """Writes the models after the last round."""
     if predicts(state):
-        _keep(desk, state, best, "final-global", state.w, {})
+        _keep(selection, state, best, "final-global", state.w, {})
     if state.w_k is not None:
         for site in state.w_k.sites:
             name = local_name("final", site)
-            _keep(desk, state, best, name, state.w_k[site], {"site": site})
+            _keep(selection, state, best, name, state.w_k[site], {"site": site})
 
 
 def _keep(
-    desk: Desk, state: Round, best: Best, name: str, w: Model | Bank, facts: dict[str, Any]
+    selection: Selection,
+    state: Round,
+    best: Best,
+    name: str,
+    w: Model | Bank,
+    facts: dict[str, Any],
 ) -> None:
     """Writes a model beside the one it is to replace, which holds until the round's checkpoint."""
     best.models[name] = at_round(name, state.t)
-    save_model(desk.folder, best.models[name], w, desk.layout, {"t": state.t, **facts})
+    save_model(selection.folder, best.models[name], w, selection.layout, {"t": state.t, **facts})
 
 
 def _learning(federation: Federation) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Selection:
     """What a run works with in every round."""
 
     T: int

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from autofedavg.core.errors import FederationError, from_outside
-from autofedavg.federation.messages import Fleet, Lost, Note, Traffic, total_bytes
-from autofedavg.federation.replies import BadAnswer, refuse_error, size_of
+from autofedavg.federation.messages import Message, NoReply, Traffic, Transport, total_bytes
+from autofedavg.federation.replies import BadReply, refuse_error, size_of
 from autofedavg.federation.settings import Exchange
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Ask(Generic[Answer]):
     Attributes:
         call: its name.
         notes: what each client is sent.
-        read: makes something of a client's answer; raises `BadAnswer` where it cannot.
+        read: makes something of a client's answer; raises `BadReply` where it cannot.
         t: the round, where there is one.
         s: the step of LearnAggWeight, where there is one.
         needed: how many must answer; None for the quorum.
@@ -69,13 +69,13 @@ class Ask(Generic[Answer]):
     """
 
     call: str
-    notes: Mapping[str, Note]
-    read: Callable[[str, Note], Answer]
+    messages: Mapping[str, Message]
+    read: Callable[[str, Message], Answer]
     t: int | None = None
     s: int | None = None
     needed: int | None = None
-    again: Callable[[str], Note] | None = None
-    mend: Callable[[str, Note], Note | None] = lambda name, answer: None
+    again: Callable[[str], Message] | None = None
+    mend: Callable[[str, Message], Message | None] = lambda name, answer: None
 
     def __post_init__(self) -> None:
         self.given: dict[str, Answer] = {}
@@ -96,14 +96,14 @@ class Calls:
     """Asks clients over an engine's transport.
 
     Args:
-        fleet: the transport.
+        transport: the engine's transport.
         K: number of clients.
         quorum: how many must answer a call; 0 for all.
         exchange: time limits, quorums of single calls, retries, bad answers.
     """
 
-    def __init__(self, fleet: Fleet, K: int, quorum: int, exchange: Exchange) -> None:
-        self.fleet, self.K, self.quorum, self.exchange = fleet, K, quorum, exchange
+    def __init__(self, transport: Transport, K: int, quorum: int, exchange: Exchange) -> None:
+        self.transport, self.K, self.quorum, self.exchange = transport, K, quorum, exchange
         self._account: dict[str, Traffic] = {}
         self._events: list[Event] = []
         self._away: dict[str, str] = {}
@@ -119,19 +119,19 @@ class Calls:
         cost = self._account.setdefault(ask.call, Traffic())
         cost.calls += 1
         limit = left = self.exchange.seconds(ask.call)
-        waiting = dict(ask.notes)
+        waiting = dict(ask.messages)
         while waiting:
-            answers = self.fleet.ask(ask.call, waiting, left)
+            answers = self.transport.ask(ask.call, waiting, left)
             cost.down += total_bytes(waiting.values())
             left = None if limit is None else max(0.0, limit - ask.seconds)
             over = left == 0.0
-            following: dict[str, Note] = {}
-            for name, note in waiting.items():
+            following: dict[str, Message] = {}
+            for name, message in waiting.items():
                 answer = answers.get(name)
-                if isinstance(answer, Note):
+                if isinstance(answer, Message):
                     more = self._answered(ask, name, answer, over, cost)
                 else:
-                    more = self._lost(ask, name, note, answer, over)
+                    more = self._lost(ask, name, message, answer, over)
                 if more is not None:
                     following[name] = more
             waiting = following
@@ -140,13 +140,13 @@ class Calls:
             if name in self._away:
                 self._happened(ask, name, "returned", f"was away since {self._away[name]}")
         self._refuse_too_few(ask)
-        return {name: ask.given[name] for name in ask.notes if name in ask.given}
+        return {name: ask.given[name] for name in ask.messages if name in ask.given}
 
     def needed(self, call: str, asked: int) -> int:
         """How many of those asked must answer a call."""
         return min(self.exchange.quorum(call, self.quorum, self.K), asked)
 
-    def note(
+    def message(
         self, call: str, site: str, what: What, reason: str, t: int, s: int | None = None
     ) -> None:
         """Keeps what was seen in a site's answer, as an event; the log is warned of it once."""
@@ -164,8 +164,8 @@ class Calls:
         return [event.record() for event in taken]
 
     def _answered(
-        self, ask: Ask[Answer], name: str, answer: Note, over: bool, cost: Traffic
-    ) -> Note | None:
+        self, ask: Ask[Answer], name: str, answer: Message, over: bool, cost: Traffic
+    ) -> Message | None:
         """Reads an answer; what the client is sent next if it lacks something."""
         try:
             cost.up += size_of(answer)
@@ -178,7 +178,7 @@ class Calls:
                 ask.mends[name] = mended + 1
                 self._happened(ask, name, "resent", "it lacked models that it needs")
             return more
-        except BadAnswer as bad:
+        except BadReply as bad:
             if self.exchange.bad_answers == "fail":
                 raise bad.error or ask.error(name, bad.reason, bad.remedy) from bad
             self._happened(ask, name, "dropped", bad.reason)
@@ -186,17 +186,17 @@ class Calls:
             return None
 
     def _lost(
-        self, ask: Ask[Answer], name: str, note: Note, answer: Lost | None, over: bool
-    ) -> Note | None:
+        self, ask: Ask[Answer], name: str, message: Message, answer: NoReply | None, over: bool
+    ) -> Message | None:
         """Notes that there is no answer; what the client is sent next if it is asked again."""
-        reason = from_outside(answer.reason) if isinstance(answer, Lost) else "no answer"
+        reason = from_outside(answer.reason) if isinstance(answer, NoReply) else "no answer"
         if ask.tries[name] == self.exchange.retries or over:
             self._happened(ask, name, "lost", reason)
             ask.gone[name] = f"did not answer ({reason})"
             return None
         ask.tries[name] += 1
         self._happened(ask, name, "retried", reason)
-        return note if ask.again is None else ask.again(name)
+        return message if ask.again is None else ask.again(name)
 
     def _happened(self, ask: Ask[Answer], site: str, what: What, reason: str) -> None:
         self._events.append(Event(ask.call, site, what, reason, ask.seconds, ask.s))
@@ -210,10 +210,10 @@ class Calls:
             del self._away[site]
 
     def _refuse_too_few(self, ask: Ask[Answer]) -> None:
-        count = len(ask.notes)
+        count = len(ask.messages)
         needed = self.needed(ask.call, count) if ask.needed is None else ask.needed
         if len(ask.given) < needed:
-            first = next(name for name in ask.notes if name in ask.gone)
+            first = next(name for name in ask.messages if name in ask.gone)
             raise ask.error(
                 first,
                 f"{ask.gone[first]}; {len(ask.given)} of {count} answered, {needed} needed",

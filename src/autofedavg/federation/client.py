@@ -23,10 +23,10 @@ from autofedavg.core.forms import Form, form_of
 from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
-from autofedavg.core.trainer import Batch, Training, Workbench
-from autofedavg.federation.client_state import Shelf, assembled, received
+from autofedavg.core.trainer import Batch, LocalTrainer, Training
+from autofedavg.federation.client_state import ClientState, assembled, received
 from autofedavg.federation.encoding import opened, packed
-from autofedavg.federation.messages import Note, arrays_of, model_of
+from autofedavg.federation.messages import Message, arrays_of, model_of
 from autofedavg.federation.settings import Encoding
 from autofedavg.federation.verbs import refuse_unknown
 
@@ -56,15 +56,20 @@ class Client:
     """
 
     def __init__(
-        self, site: str, data: LocalData, workbench: Workbench, seeds: Seeds, shelf: Shelf
+        self,
+        site: str,
+        data: LocalData,
+        trainer: LocalTrainer,
+        seeds: Seeds,
+        client_state: ClientState,
     ) -> None:
-        self.site, self.data, self.workbench = site, data, workbench
-        self.seeds, self.shelf = seeds, shelf
-        data.settle(workbench.device)
+        self.site, self.data, self.trainer = site, data, trainer
+        self.seeds, self.client_state = seeds, client_state
+        data.settle(trainer.device)
 
-    def answer(self, verb: str, note: Note) -> Note:
+    def answer(self, verb: str, message: Message) -> Message:
         """Answers one request of the port."""
-        verbs: dict[str, Callable[[Note], Note]] = {
+        verbs: dict[str, Callable[[Message], Message]] = {
             "local_train": self.local_train,
             "share_models": self.share_models,
             "update_beta": self.update_beta,
@@ -73,40 +78,40 @@ class Client:
             "validate_local": self.validate_local,
             "class_counts": self.class_counts,
         }
-        refuse_unknown(self.site, verb, note.facts)
+        refuse_unknown(self.site, verb, message.facts)
         with every_state_kept():  # what a network draws itself is the run's on every engine
-            return verbs[verb](note)
+            return verbs[verb](message)
 
-    def local_train(self, note: Note) -> Note:
-        job = self.training_of(note)
-        return job if isinstance(job, Note) else self.train(job)
+    def local_train(self, message: Message) -> Message:
+        job = self.training_of(message)
+        return job if isinstance(job, Message) else self.train(job)
 
-    def training_of(self, note: Note) -> LocalTraining | Note:
+    def training_of(self, message: Message) -> LocalTraining | Message:
         """What a request for local training asks for, or the answer where it cannot be done."""
-        how = note.facts
+        how = message.facts
         form = form_of(how.get("form"))
-        training = self.workbench.training
+        training = self.trainer.training
         if "rate" in how or "passes" in how or "weight_decay" in how:
             training = training.changed(
                 how.get("rate", 1.0), how.get("passes", 1), how.get("weight_decay")
             )
         if how.get("fresh"):
             with global_seed(self.seeds.number(self.site, Purpose.INIT)):
-                start = self.workbench.variant(form, training).drawn()
+                start = self.trainer.variant(form, training).drawn()
         else:
-            sent = received(note, self.shelf, self.workbench.layout.dtype)
+            sent = received(message, self.client_state, self.trainer.layout.dtype)
             if sent is None:
-                return Note({}, {"missing": True})
+                return Message({}, {"missing": True})
             start = sent
         t = int(how["t"])
         rate, mu = training.rate(t, int(how["T"])), float(how.get("mu", 0.0))
         return LocalTraining(t, start, training, rate, mu, form, how.get("up", "float32"))
 
-    def train(self, job: LocalTraining) -> Note:
+    def train(self, job: LocalTraining) -> Message:
         """Carries out a local training."""
         with self._seeded(Purpose.NETWORK, job.t):
             model, losses = algorithm.local_train(
-                self.workbench.variant(job.form, job.training),
+                self.trainer.variant(job.form, job.training),
                 job.start,
                 self.data.train_batches(self.seeds, job.t, job.training),
                 job.rate,
@@ -114,53 +119,53 @@ class Client:
             )
         return self.trained(job, model, losses)
 
-    def trained(self, job: LocalTraining, model: Model, losses: Tensor) -> Note:
+    def trained(self, job: LocalTraining, model: Model, losses: Tensor) -> Message:
         """Keeps what a local training gave, and answers with it."""
         loss = self._checked(losses, f"local_train, round {job.t}")
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
-            return Note(arrays_of(self.shelf.keep_own(model)), {"loss": loss})
+            return Message(arrays_of(self.client_state.keep_own(model)), {"loss": loss})
         arrays = packed(model, job.up, job.start)
         # What it keeps is what the server has of it.
-        self.shelf.keep_own(opened(arrays, job.up, model.values.dtype, job.start, job.form))
-        return Note(arrays, {"loss": loss})
+        self.client_state.keep_own(opened(arrays, job.up, model.values.dtype, job.start, job.form))
+        return Message(arrays, {"loss": loss})
 
-    def share_models(self, note: Note) -> Note:
-        dtype = self.workbench.layout.dtype
-        return Note({}, assembled(note, self.site, self.shelf, dtype))
+    def share_models(self, message: Message) -> Message:
+        dtype = self.trainer.layout.dtype
+        return Message({}, assembled(message, self.site, self.client_state, dtype))
 
-    def update_beta(self, note: Note) -> Note:
-        how = note.facts
+    def update_beta(self, message: Message) -> Message:
+        how = message.facts
         t = int(how["t"])
-        bank = self.shelf.bank(how["digest"])
+        bank = self.client_state.bank(how["digest"])
         if bank is None:
-            return Note({}, {"missing": True})
+            return Message({}, {"missing": True})
         losses: list[float] = []
 
         def update(beta: Tensor, s: int) -> Tensor:
             seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
             x = self._weight_batch(t, s, how)
             with self._seeded(Purpose.NETWORK, t, s):
-                theta, loss = algorithm.update_beta(self.workbench, bank, beta, x, how, seed)
+                theta, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
             losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
             return theta
 
-        theta = algorithm.update_beta_alone(update, note.arrays["beta"], int(how["s"]), how)
-        return Note({"theta": theta}, {"loss": sum(losses) / len(losses)})
+        theta = algorithm.update_beta_alone(update, message.arrays["beta"], int(how["s"]), how)
+        return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
 
-    def weighed(self, theta: Tensor, loss: float, how: Facts) -> Note:
+    def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:
         """Answers with what one step on beta, taken together with others', gave."""
         if not math.isfinite(loss):
             self._checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
-        return Note({"theta": theta}, {"loss": loss})
+        return Message({"theta": theta}, {"loss": loss})
 
-    def differentiate(self, note: Note) -> Note:
-        how = note.facts
+    def differentiate(self, message: Message) -> Message:
+        how = message.facts
         t, s = int(how["t"]), int(how["s"])
-        w = received(note, self.shelf, self.workbench.layout.dtype)
+        w = received(message, self.client_state, self.trainer.layout.dtype)
         if w is None:
-            return Note({}, {"missing": True})
-        if not self.workbench.layout.holds(w):
+            return Message({}, {"missing": True})
+        if not self.trainer.layout.holds(w):
             raise TrainingError(
                 f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
                 where=f"client {self.site}, differentiate, round {t}, step {s}",
@@ -168,53 +173,55 @@ class Client:
             )
         x = self._weight_batch(t, s, how)
         with self._seeded(Purpose.NETWORK, t, s):
-            gradient, loss = self.workbench.differentiate(w, x, how["mode"])
+            gradient, loss = self.trainer.differentiate(w, x, how["mode"])
         value = self._checked(loss.reshape(1), f"differentiate, round {t}", s)
-        return Note({"gradient": gradient.clone()}, {"loss": value})
+        return Message({"gradient": gradient.clone()}, {"loss": value})
 
-    def evaluate(self, note: Note) -> Note:
+    def evaluate(self, message: Message) -> Message:
         w: Model | Bank | None
-        if members := note.facts.get("sites"):
-            form = form_of(note.facts.get("form"))
-            w = Bank.gather({name: model_of(note.arrays, name, form) for name in members})
+        if members := message.facts.get("sites"):
+            form = form_of(message.facts.get("form"))
+            w = Bank.gather({name: model_of(message.arrays, name, form) for name in members})
         else:
-            w = received(note, self.shelf, self.workbench.layout.dtype)
+            w = received(message, self.client_state, self.trainer.layout.dtype)
         if w is None:
-            return Note({}, {"missing": True})
-        scores = self._score(w, note.facts["split"])
-        return Note({}, {"scores": [list(score) for score in scores]})
+            return Message({}, {"missing": True})
+        scores = self._score(w, message.facts["split"])
+        return Message({}, {"scores": [list(score) for score in scores]})
 
-    def validate_local(self, note: Note) -> Note:
-        own = self.shelf.own()
-        if note.arrays:  # it was lost, and is sent again
-            own = self.shelf.keep_own(model_of(note.arrays, form=form_of(note.facts.get("form"))))
+    def validate_local(self, message: Message) -> Message:
+        own = self.client_state.own()
+        if message.arrays:  # it was lost, and is sent again
+            own = self.client_state.keep_own(
+                model_of(message.arrays, form=form_of(message.facts.get("form")))
+            )
         if own is None:
-            return Note({}, {"missing": True})
-        if not note.arrays and note.facts.get("digest") not in (None, own.digest()):
-            return Note({}, {"missing": True, "altered": True})
+            return Message({}, {"missing": True})
+        if not message.arrays and message.facts.get("digest") not in (None, own.digest()):
+            return Message({}, {"missing": True, "altered": True})
         scores = self._score(own, "validation")
-        metric = note.facts["metric"]
+        metric = message.facts["metric"]
         values = [score.value for score in scores if score.metric == metric]
         if not values:
             raise DataError(
                 f"no validation case has a score called {metric}", where=f"site {self.site}"
             )
-        return Note({}, {"score": sum(values) / len(values)})
+        return Message({}, {"score": sum(values) / len(values)})
 
-    def class_counts(self, note: Note) -> Note:
+    def class_counts(self, message: Message) -> Message:
         count = getattr(self.data, "class_counts", None)
         counted = count() if count is not None else None
-        return Note({}, {"classes": None if counted is None else [int(n) for n in counted]})
+        return Message({}, {"classes": None if counted is None else [int(n) for n in counted]})
 
     def _score(self, w: Model | Bank, split: str) -> list[CaseScore]:
-        workbench = self.workbench.variant(w.form)
-        network = workbench.network
+        trainer = self.trainer.variant(w.form)
+        network = trainer.network
         if isinstance(w, Model):
-            workbench.load(w)
+            trainer.load(w)
         else:
-            here = Bank(w.sites, w.values.to(workbench.device), w.counters.to(workbench.device))
+            here = Bank(w.sites, w.values.to(trainer.device), w.counters.to(trainer.device))
             network = Ensemble(
-                network, [workbench.layout.state_dict(here[site]) for site in here.sites]
+                network, [trainer.layout.state_dict(here[site]) for site in here.sites]
             )
         network.eval()
         with torch.no_grad():
@@ -224,12 +231,12 @@ class Client:
         return scores
 
     def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
-        size = self.workbench.training.batch_size
+        size = self.trainer.training.batch_size
         return self.data.weight_batch(self.seeds, t, s, how["data"], size)
 
     def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""
-        return global_seed(self.seeds.number(self.site, purpose, t, s), self.workbench.device)
+        return global_seed(self.seeds.number(self.site, purpose, t, s), self.trainer.device)
 
     def _checked(self, losses: Tensor, place: str, first: int = 1) -> float:
         """The mean loss; refuses losses that are not finite, naming the first such step."""

@@ -13,10 +13,10 @@ from autofedavg.core.bank import Bank, Model
 from autofedavg.core.forms import form_of
 from autofedavg.core.site import Facts
 from autofedavg.federation.encoding import as_received, opened
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 
 
-class Shelf(Protocol):
+class ClientState(Protocol):
     """What a site remembers: its own model, the bag of all models, and the last global one."""
 
     def keep_own(self, model: Model) -> Model:
@@ -45,7 +45,7 @@ class Shelf(Protocol):
 
 
 @dataclass
-class MemoryShelf:
+class MemoryState:
     """A shelf in the process's memory."""
 
     _own: Model | None = None
@@ -79,39 +79,41 @@ class MemoryShelf:
         return self._reference[1] if self._reference and self._reference[0] == digest else None
 
 
-def received(note: Note, shelf: Shelf, dtype: torch.dtype) -> Model | None:
+def received(message: Message, client_state: ClientState, dtype: torch.dtype) -> Model | None:
     """The model that a note carries; None where it is told from one that is not here."""
-    form = form_of(note.facts.get("form"))
-    how: Facts = note.facts.get("sent", {"coding": "float32"})
+    form = form_of(message.facts.get("form"))
+    how: Facts = message.facts.get("sent", {"coding": "float32"})
     coding, digest = how["coding"], how.get("digest")
     if digest is None:  # nothing to remember
-        told_from = shelf.reference(how["reference"]) if "reference" in how else None
+        told_from = client_state.reference(how["reference"]) if "reference" in how else None
         if coding == "difference" and told_from is None:
             return None
-        return opened(note.arrays, coding, dtype, told_from, form)
-    known = shelf.reference(digest)  # also where the same request comes twice
+        return opened(message.arrays, coding, dtype, told_from, form)
+    known = client_state.reference(digest)  # also where the same request comes twice
     if known is not None:
         return known
     if coding == "same":
         return None
-    model = _told(note, how, shelf, dtype)
+    model = _told(message, how, client_state, dtype)
     if model is not None:
-        shelf.keep_reference(model, digest)
+        client_state.keep_reference(model, digest)
     return model
 
 
-def _told(note: Note, how: Facts, shelf: Shelf, dtype: torch.dtype) -> Model | None:
+def _told(
+    message: Message, how: Facts, client_state: ClientState, dtype: torch.dtype
+) -> Model | None:
     """A global model to be remembered: whole, or as a difference that leads to its digest."""
     if how["coding"] == "float32":
-        return opened(note.arrays, "float32", dtype).clone()
-    reference = shelf.reference(how["reference"])
+        return opened(message.arrays, "float32", dtype).clone()
+    reference = client_state.reference(how["reference"])
     if reference is None:
         return None
-    model = opened(note.arrays, "difference", dtype, reference)
+    model = opened(message.arrays, "difference", dtype, reference)
     return model if model.digest() == how["digest"] else None
 
 
-def assembled(note: Note, site: str, shelf: Shelf, dtype: torch.dtype) -> Facts:
+def assembled(message: Message, site: str, client_state: ClientState, dtype: torch.dtype) -> Facts:
     """Puts the bank of a `share_models` together from the note and from what is here.
 
     Returns:
@@ -119,15 +121,15 @@ def assembled(note: Note, site: str, shelf: Shelf, dtype: torch.dtype) -> Facts:
         whether they must come `whole` as the reference is not here, and whether this site's own
         model is `altered`: here, but not as the server has it.
     """
-    facts = note.facts
-    if shelf.bank(facts["digest"]) is not None:
+    facts = message.facts
+    if client_state.bank(facts["digest"]) is not None:
         return {}
     how: Facts = facts.get("sent", {"coding": "float32"})
-    reference = shelf.reference(how["reference"]) if "reference" in how else None
+    reference = client_state.reference(how["reference"]) if "reference" in how else None
     lacking = how["coding"] == "difference" and reference is None
-    kept = shelf.parts()
+    kept = client_state.parts()
     models: dict[str, Model] = {}
-    carried = _by_site(note)
+    carried = _by_site(message)
     for name in facts["sites"]:
         digest = facts["digests"][name]
         arrays = carried.get(name)
@@ -135,24 +137,26 @@ def assembled(note: Note, site: str, shelf: Shelf, dtype: torch.dtype) -> Facts:
             models[name] = opened(arrays, how["coding"], dtype, reference)
         elif digest in kept:
             models[name] = kept[digest]
-        elif name == site and (own := _own(shelf, how, reference, digest)) is not None:
+        elif name == site and (own := _own(client_state, how, reference, digest)) is not None:
             models[name] = own
     missing = [name for name in facts["sites"] if name not in models]
     if not missing:
-        shelf.keep_bank(Bank.gather(models), facts["digest"])
+        client_state.keep_bank(Bank.gather(models), facts["digest"])
         return {}
-    shelf.keep_parts({facts["digests"][name]: model for name, model in models.items()})
+    client_state.keep_parts({facts["digests"][name]: model for name, model in models.items()})
     answer: Facts = {"missing": missing}
     if lacking:
         answer["whole"] = True
-    if site in missing and not lacking and shelf.own() is not None:
+    if site in missing and not lacking and client_state.own() is not None:
         answer["altered"] = True
     return answer
 
 
-def _own(shelf: Shelf, how: Facts, reference: Model | None, digest: str) -> Model | None:
+def _own(
+    client_state: ClientState, how: Facts, reference: Model | None, digest: str
+) -> Model | None:
     """This site's own model, where it is what the others are sent of it."""
-    own = shelf.own()
+    own = client_state.own()
     if own is None or own.digest() == digest:
         return own
     if how["coding"] == "float32" or (how["coding"] == "difference" and reference is None):
@@ -161,10 +165,10 @@ def _own(shelf: Shelf, how: Facts, reference: Model | None, digest: str) -> Mode
     return sent if sent.digest() == digest else None
 
 
-def _by_site(note: Note) -> dict[str, dict[str, Tensor]]:
+def _by_site(message: Message) -> dict[str, dict[str, Tensor]]:
     """Every site's arrays in a bag of models."""
     found: dict[str, dict[str, Tensor]] = {}
-    for key, array in note.arrays.items():
+    for key, array in message.arrays.items():
         kind, _, owner = key.partition("/")
         found.setdefault(owner, {})[kind] = array
     return found

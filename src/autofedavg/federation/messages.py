@@ -19,7 +19,7 @@ NUMBERS = {float, int}
 
 
 @dataclass(frozen=True)
-class Note:
+class Message:
     """All that ever crosses a wire: named tensors and plain JSON values."""
 
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
@@ -36,13 +36,13 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoReply:
     """A client that did not answer, and why."""
 
     reason: str
 
 
-class Fleet(Protocol):
+class Transport(Protocol):
     """The transport below the port; one small adapter per engine.
 
     Every request may be repeated: a client's answer depends only on the verb, the note and what
@@ -53,8 +53,8 @@ class Fleet(Protocol):
         """Who takes part."""
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> Mapping[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> Mapping[str, Message | NoReply]:
         """Sends each named site its note; returns each one's answer, or why there is none."""
 
 
@@ -140,13 +140,13 @@ def model_of(arrays: Mapping[str, Tensor], site: str = "", form: Form | None = N
     return Model(values, counters, form)
 
 
-def total_bytes(notes: Iterable[Note]) -> int:
+def total_bytes(messages: Iterable[Message]) -> int:
     """Bytes of many notes; a note sent to all is measured once."""
     sizes: dict[int, int] = {}
     total = 0
-    for note in notes:
-        size = sizes.get(id(note))
+    for message in messages:
+        size = sizes.get(id(message))
         if size is None:
-            size = sizes[id(note)] = note.nbytes
+            size = sizes[id(message)] = message.nbytes
         total += size
     return total

@@ -1,7 +1,7 @@
 """The port: all that a server may ask of K clients, over any engine.
 
 Eight members (`sites`, `local_train`, `share_models`, `update_beta`, `differentiate`, `evaluate`,
-`validate_local`, `class_counts`) are written once over a thin transport, the `Fleet`. An engine
+`validate_local`, `class_counts`) are written once over a thin transport, the `Transport`. An engine
 supplies only `roster` and `ask`. What all calls have in common is in `calls`; what an answer must
 be is in `answers`.
 """
@@ -20,11 +20,11 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.messages import (
-    Fleet,
-    Note,
+    Message,
     Score,
     Scores,
     Traffic,
+    Transport,
     arrays_of,
     bag_of,
     facts_of,
@@ -49,7 +49,7 @@ class Federation:
     """K clients in a fixed order, by site name.
 
     Args:
-        fleet: the engine's transport.
+        transport: the engine's transport.
         quorum: how many clients must answer a call; None or 0 for all of them.
         exchange: time limits, quorums of single calls, retries, bad answers, encodings.
         seeds: the run's random streams, for what the server itself draws.
@@ -67,7 +67,7 @@ class Federation:
 
     def __init__(
         self,
-        fleet: Fleet,
+        transport: Transport,
         *,
         quorum: int | None = None,
         exchange: Exchange = Exchange(),  # noqa: B008 - frozen
@@ -76,14 +76,14 @@ class Federation:
         counted: bool = True,
         remote: bool = False,
     ) -> None:
-        self.fleet, self.seeds, self.exchange = fleet, seeds, exchange
+        self.transport, self.seeds, self.exchange = transport, seeds, exchange
         self.secret = secret or seeds
         self._counted, self._remote = counted, remote
-        self.sites: tuple[Site, ...] = tuple(sorted(fleet.roster(), key=lambda site: site.name))
+        self.sites: tuple[Site, ...] = tuple(sorted(transport.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
         self.training_over = False
-        self._calls = Calls(fleet, self.K, quorum or 0, exchange)
+        self._calls = Calls(transport, self.K, quorum or 0, exchange)
         self._sending = Sending(exchange.down)
         self._sharing = Sharing(self._calls, self._sending)
         self._steps = Steps(self._calls, self._sending, self._sharing)
@@ -127,19 +127,19 @@ class Federation:
             self._sending.begin(w)
         uploads: dict[str, Mapping[str, Tensor]] = {}
 
-        def read(name: str, answer: Note) -> tuple[Model, float]:
+        def read(name: str, answer: Message) -> tuple[Model, float]:
             model = trained_model(answer, rows[name], up)
             uploads[name] = answer.arrays
             return model, number(answer, "loss")
 
-        def first(name: str) -> Note:
-            return Note({}, facts) if fresh else self._sending.note(name, rows[name], facts)
+        def first(name: str) -> Message:
+            return Message({}, facts) if fresh else self._sending.message(name, rows[name], facts)
 
-        def mend(name: str, answer: Note) -> Note | None:
+        def mend(name: str, answer: Message) -> Message | None:
             return self._sending.whole(rows[name], facts) if lacks(answer) else None
 
-        notes = {name: first(name) for name in self.names}
-        answers = self._calls.ask(Ask("local_train", notes, read, t, mend=mend))
+        messages = {name: first(name) for name in self.names}
+        answers = self._calls.ask(Ask("local_train", messages, read, t, mend=mend))
         if isinstance(w, Model):
             self._sending.arrived(answers, w)
         bank = Bank.gather({name: w_k for name, (w_k, _) in answers.items()})
@@ -154,7 +154,7 @@ class Federation:
         far = {k: float(torch.linalg.vector_norm(w_k[k].values - w.values)) for k in w_k.sites}
         for name, middle in outliers(far, FAR).items():
             reason = f"its model has moved by {far[name]:.3g}, the others' by {middle:.3g}"
-            self._calls.note("local_train", name, "outlying", reason, t)
+            self._calls.message("local_train", name, "outlying", reason, t)
 
     def as_sent(self, w: Model) -> Model:
         """A new global model as the clients will have it: w itself, but for lossy encodings."""
@@ -242,17 +242,17 @@ class Federation:
         facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
         facts |= {} if isinstance(w, Mapping) else facts_of(w)
         if isinstance(w, Model):
-            asked = {name: self._sending.note(name, w, facts) for name in self.names}
+            asked = {name: self._sending.message(name, w, facts) for name in self.names}
         elif isinstance(w, Mapping):
-            asked = {k: Note(arrays_of(own), {**facts, **facts_of(own)}) for k, own in w.items()}
+            asked = {k: Message(arrays_of(own), {**facts, **facts_of(own)}) for k, own in w.items()}
         else:
-            asked = dict.fromkeys(self.names, Note(bag_of(w), {**facts, "sites": list(w.sites)}))
+            asked = dict.fromkeys(self.names, Message(bag_of(w), {**facts, "sites": list(w.sites)}))
 
-        def read(name: str, answer: Note) -> list[Score]:
+        def read(name: str, answer: Message) -> list[Score]:
             site = self.sites[self._position[name]]
             return scores_of(answer, site if self._counted else Site(name, {}), split, metric)
 
-        def mend(_: str, answer: Note) -> Note | None:
+        def mend(_: str, answer: Message) -> Message | None:
             return self._sending.whole(w, facts) if isinstance(w, Model) and lacks(answer) else None
 
         final = split == "test" and not record
@@ -270,33 +270,33 @@ class Federation:
         facts = {"t": t, "metric": metric}
         altered = self._sharing.altered
 
-        def read(_: str, answer: Note) -> float:
+        def read(_: str, answer: Message) -> float:
             no_arrays(answer)
             return number(answer, "score")
 
-        def whole(name: str) -> Note:
-            return Note(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
+        def whole(name: str) -> Message:
+            return Message(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
 
-        def mend(name: str, answer: Note) -> Note | None:
+        def mend(name: str, answer: Message) -> Message | None:
             if not lacks(answer):
                 return None
             if answer.facts.get("altered") is True:
                 altered.add(name)
             return whole(name)
 
-        asked = dict.fromkeys(w_k.sites, Note({}, facts))
+        asked = dict.fromkeys(w_k.sites, Message({}, facts))
         if self._remote:
             asked = {
                 name: whole(name)
                 if name in altered
-                else Note({}, {**facts, "digest": w_k[name].digest()})
+                else Message({}, {**facts, "digest": w_k[name].digest()})
                 for name in w_k.sites
             }
         return self._calls.ask(Ask("validate_local", asked, read, t, mend=mend))
 
     def class_counts(self, t: int) -> dict[str, list[int] | None]:
         """Training cases per class of every client; None where a client does not know them."""
-        asked = dict.fromkeys(self.names, Note({}, {"t": t}))
+        asked = dict.fromkeys(self.names, Message({}, {"t": t}))
         return self._calls.ask(
             Ask("class_counts", asked, lambda name, answer: class_counts_of(answer), t)
         )

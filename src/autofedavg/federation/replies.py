@@ -1,7 +1,7 @@
 """What a site's answer must be; anything else is refused here, before it is used.
 
 Answers come from other machines, so nothing is believed: every number, name, shape and type is
-looked at, and what does not fit is a `BadAnswer` with its reason, never another error.
+looked at, and what does not fit is a `BadReply` with its reason, never another error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autofedavg.core.bank import Model
 from autofedavg.core.errors import AutoFedAvgError, error_in, from_outside
 from autofedavg.core.site import Site
 from autofedavg.federation.encoding import Kind, kinds, opened
-from autofedavg.federation.messages import Note, Score
+from autofedavg.federation.messages import Message, Score
 from autofedavg.federation.settings import Encoding
 
 # Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
@@ -32,7 +32,7 @@ MOST_CLASSES, MOST_CASES = 10_000, 10**9
 SAME_STUDY = "give every site the same study"
 
 
-class BadAnswer(Exception):
+class BadReply(Exception):
     """An answer that cannot be used.
 
     Args:
@@ -46,7 +46,7 @@ class BadAnswer(Exception):
         self.reason, self.remedy, self.error = reason, remedy, error
 
 
-def size_of(answer: Note) -> int:
+def size_of(answer: Message) -> int:
     """The bytes of an answer, if it is a note at all: named tensors and plain values."""
     try:
         for name in (*answer.arrays, *answer.facts):
@@ -57,17 +57,17 @@ def size_of(answer: Note) -> int:
                 raise TypeError
         return answer.nbytes
     except (TypeError, ValueError, AttributeError, RecursionError):
-        raise BadAnswer("its answer is not made of tensors and plain values") from None
+        raise BadReply("its answer is not made of tensors and plain values") from None
 
 
-def refuse_error(answer: Note) -> None:
+def refuse_error(answer: Message) -> None:
     """Refuses the answer of a site that says it failed."""
     if "error" in answer.facts:
         said = from_outside(answer.facts["error"])
-        raise BadAnswer(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
+        raise BadReply(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
 
 
-def number(answer: Note, fact: str) -> float:
+def number(answer: Message, fact: str) -> float:
     """A loss or a score that a site was asked for: finite, and not beyond all reason."""
     given = answer.facts.get(fact, math.nan)
     value = finite(given)
@@ -76,10 +76,10 @@ def number(answer: Note, fact: str) -> float:
     return value
 
 
-def _out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadAnswer:
+def _out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadReply:
     if value is None:
-        return BadAnswer(f"{what} is {from_outside(given)}")
-    return BadAnswer(f"{what} is {value!r}, beyond {bound:g}", "look at this site's data")
+        return BadReply(f"{what} is {from_outside(given)}")
+    return BadReply(f"{what} is {value!r}, beyond {bound:g}", "look at this site's data")
 
 
 def finite(value: Any) -> float | None:
@@ -93,35 +93,35 @@ def finite(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def no_arrays(answer: Note) -> None:
+def no_arrays(answer: Message) -> None:
     """Refuses tensors where only plain values were asked for."""
     if answer.arrays:
-        raise BadAnswer(f"sent {_names(answer)} that nobody asked for")
+        raise BadReply(f"sent {_names(answer)} that nobody asked for")
 
 
-def trained_model(answer: Note, start: Model, how: Encoding) -> Model:
+def trained_model(answer: Message, start: Model, how: Encoding) -> Model:
     """The model a client has trained: shapes and types of the one it started from, all finite."""
     expected = kinds(start, how)
     found = {k: Kind(a.shape, a.dtype) for k, a in answer.arrays.items()}
     if expected != found:
-        raise BadAnswer(
+        raise BadReply(
             f"its model does not fit the network: {from_outside(found)} instead of {expected}",
             SAME_STUDY,
         )
     model = opened(answer.arrays, how, start.values.dtype, start, start.form)
     if not math.isfinite(float(model.values.sum())):
-        raise BadAnswer(
+        raise BadReply(
             "its trained model holds numbers that are not finite",
             "lower training.learning_rate, or look at this site's images",
         )
     return model
 
 
-def theta_of(answer: Note, beta: Tensor, s: int) -> tuple[Tensor, float]:
+def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:
     """theta^{s,k}: the shape and type of beta, finite, not beyond all reason; and the loss."""
     loss = number(answer, "loss")
     if set(answer.arrays) != {"theta"}:
-        raise BadAnswer(
+        raise BadReply(
             f"answered step {s} with {_names(answer)} instead of theta",
             "give every site the same version",
         )
@@ -130,13 +130,13 @@ def theta_of(answer: Note, beta: Tensor, s: int) -> tuple[Tensor, float]:
     fits = (theta.shape, theta.dtype) == (beta.shape, beta.dtype)
     largest = float(torch.linalg.vector_norm(theta, math.inf)) if fits else math.nan
     if not math.isfinite(largest):
-        raise BadAnswer(f"its beta for step {s} has a wrong shape or is not finite", remedy)
+        raise BadReply(f"its beta for step {s} has a wrong shape or is not finite", remedy)
     if largest > THETA_BOUND:
-        raise BadAnswer(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
+        raise BadReply(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
     return theta, loss
 
 
-def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> tuple[Tensor, float]:
+def gradient_of(answer: Message, length: int, kind: torch.dtype, s: int) -> tuple[Tensor, float]:
     """The gradient of step s, `length` finite numbers of the network's type; and the loss."""
     loss = number(answer, "loss")
     gradient = answer.arrays.get("gradient")
@@ -146,14 +146,14 @@ def gradient_of(answer: Note, length: int, kind: torch.dtype, s: int) -> tuple[T
         or (gradient.shape, gradient.dtype) != ((length,), kind)
         or not bool(torch.isfinite(gradient).all())
     ):
-        raise BadAnswer(
+        raise BadReply(
             f"its gradient for step {s} is not {length} finite numbers of {kind}",
             "give every site the same study, or look at this site's images",
         )
     return gradient, loss
 
 
-def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -> list[Score]:
+def scores_of(answer: Message, site: Site, split: str, metric: str | None = None) -> list[Score]:
     """One number within bounds per case and metric, no case twice, all of the site's cases.
 
     Args:
@@ -165,27 +165,27 @@ def scores_of(answer: Note, site: Site, split: str, metric: str | None = None) -
     no_arrays(answer)
     told = answer.facts.get("scores")
     if not isinstance(told, list) or not told:
-        raise BadAnswer("sent no scores")
+        raise BadReply("sent no scores")
     rows: dict[tuple[str, str], Score] = {}
     for line in told:
         if not isinstance(line, list | tuple) or len(line) != 3:
-            raise BadAnswer(f"sent {from_outside(line)} for a score")
+            raise BadReply(f"sent {from_outside(line)} for a score")
         case, name, given = line
         if not isinstance(case, str) or not isinstance(name, str):
-            raise BadAnswer(f"sent {from_outside(line)} for a score")
+            raise BadReply(f"sent {from_outside(line)} for a score")
         if len(case) > LONGEST_NAME or len(name) > LONGEST_NAME:
             long = max(case, name, key=len)
             told = f"a name has {len(long)} characters, more than {LONGEST_NAME}"
-            raise BadAnswer(f"{told}: {from_outside(long)}")
+            raise BadReply(f"{told}: {from_outside(long)}")
         value, bound = finite(given), SCORE_BOUND if name == metric else COUNT_BOUND
         if value is None or abs(value) > bound:
             what = f"{from_outside(name)} of case {from_outside(case)}"
             raise _out_of_bounds(what, given, value, bound)
         if (case, name) in rows:
-            raise BadAnswer(f"scored case {from_outside(case)} twice")
+            raise BadReply(f"scored case {from_outside(case)} twice")
         rows[case, name] = Score(site.name, case, name, value)
     if len({name for _, name in rows}) > MOST_METRICS:
-        raise BadAnswer(f"has more than {MOST_METRICS} scores for a case", SAME_STUDY)
+        raise BadReply(f"has more than {MOST_METRICS} scores for a case", SAME_STUDY)
     _refuse_holes(rows, site, split, metric)
     return list(rows.values())
 
@@ -197,13 +197,13 @@ def _refuse_holes(
     cases = dict.fromkeys(case for case, _ in rows)
     for case in cases:
         if metric is not None and (case, metric) not in rows:
-            raise BadAnswer(f"case {from_outside(case)} has no {metric}", SAME_STUDY)
+            raise BadReply(f"case {from_outside(case)} has no {metric}", SAME_STUDY)
     count = site.cases.get(split, len(cases))
     if len(cases) != count:
-        raise BadAnswer(f"scored {len(cases)} cases of {split}, and it has {count}", SAME_STUDY)
+        raise BadReply(f"scored {len(cases)} cases of {split}, and it has {count}", SAME_STUDY)
 
 
-def class_counts_of(answer: Note) -> list[int] | None:
+def class_counts_of(answer: Message) -> list[int] | None:
     """Training cases per class, or None where the site does not know them."""
     no_arrays(answer)
     counts = answer.facts.get("classes")
@@ -214,22 +214,22 @@ def class_counts_of(answer: Note) -> list[int] | None:
         isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MOST_CASES for n in counts
     )
     if not whole:
-        raise BadAnswer(f"its class counts are {from_outside(counts)}")
+        raise BadReply(f"its class counts are {from_outside(counts)}")
     return list(counts)
 
 
-def lacks(answer: Note) -> bool:
+def lacks(answer: Message) -> bool:
     """Whether a client says that it lacks what the request is about."""
     return answer.facts.get("missing") is True
 
 
-def missing_of(answer: Note, sites: Sequence[str]) -> list[str]:
+def missing_of(answer: Message, sites: Sequence[str]) -> list[str]:
     """The models, by site, that a client says it has not got."""
     missing = answer.facts.get("missing", [])
     if not isinstance(missing, list) or not all(name in sites for name in missing):
-        raise BadAnswer(f"says it misses {from_outside(missing)}")
+        raise BadReply(f"says it misses {from_outside(missing)}")
     return [name for name in sites if name in missing]
 
 
-def _names(answer: Note) -> str:
+def _names(answer: Message) -> str:
     return from_outside(sorted(answer.arrays))

@@ -17,7 +17,7 @@ from torch import Tensor
 from autofedavg.core.bank import Model
 from autofedavg.core.site import Facts
 from autofedavg.federation.encoding import opened, packed
-from autofedavg.federation.messages import Note, arrays_of
+from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.settings import Encoding
 
 
@@ -48,7 +48,7 @@ class Sending:
         self._step: tuple[str, Mapping[str, Tensor]] | None = None  # from which, and how
         self._has: dict[str, str] = {}
         self._rounded: tuple[Model, Parcel] | None = None
-        self._plain: tuple[Model, Facts, Note] | None = None
+        self._plain: tuple[Model, Facts, Message] | None = None
 
     def begin(self, w: Model) -> None:
         """Training starts from w: what follows is told as a difference from it."""
@@ -80,31 +80,31 @@ class Sending:
             return {"sent": {"coding": "difference", "reference": self._current.digest}}
         return {"sent": {"coding": "bfloat16"}} if self.how == "bfloat16" else {}
 
-    def note(self, site: str, w: Model, facts: Facts) -> Note:
+    def message(self, site: str, w: Model, facts: Facts) -> Message:
         """What a site is sent of a model that it is to have exactly."""
         if self.how == "bfloat16":
             parcel = self._exact(w)
             if parcel is not None:
-                return Note(parcel.arrays, {**facts, **self.sent})
+                return Message(parcel.arrays, {**facts, **self.sent})
         elif self._current is not None and w is self._current.model:
             digest, has = self._current.digest, self._has.get(site)
             if has == digest:
-                return Note({}, {**facts, "sent": {"coding": "same", "digest": digest}})
+                return Message({}, {**facts, "sent": {"coding": "same", "digest": digest}})
             if self._step is not None and has == self._step[0]:
                 told = {"coding": "difference", "reference": has, "digest": digest}
-                return Note(self._step[1], {**facts, "sent": told})
+                return Message(self._step[1], {**facts, "sent": told})
             return self.whole(w, facts)
         # The same note for all sites that are sent the same: it is made and measured once.
         if self._plain is None or self._plain[0] is not w or self._plain[1] is not facts:
-            self._plain = (w, facts, Note(arrays_of(w), facts))
+            self._plain = (w, facts, Message(arrays_of(w), facts))
         return self._plain[2]
 
-    def whole(self, w: Model, facts: Facts) -> Note:
+    def whole(self, w: Model, facts: Facts) -> Message:
         """A model for a site that lacks what it would be told from."""
         if self._current is None or w is not self._current.model:
-            return Note(arrays_of(w), facts)
+            return Message(arrays_of(w), facts)
         told = {"coding": "float32", "digest": self._current.digest}
-        return Note(arrays_of(w), {**facts, "sent": told})
+        return Message(arrays_of(w), {**facts, "sent": told})
 
     def arrived(self, sites: Iterable[str], w: Model) -> None:
         """These sites have answered, so they have w."""

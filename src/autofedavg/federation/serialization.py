@@ -21,7 +21,7 @@ from torch import Tensor
 
 from autofedavg.core.errors import AutoFedAvgError, printable
 from autofedavg.core.site import Facts
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 
 MAGIC = b"AFA1"
 MOST_FACTS = 64 * 2**20  # bytes of JSON: the scores of some hundred thousand cases
@@ -44,20 +44,22 @@ class WireError(AutoFedAvgError):
     """What arrived is not a note."""
 
 
-def encode(note: Note) -> bytes:
+def encode(message: Message) -> bytes:
     """A note as bytes.
 
     Example:
         >>> decode(encode(Note({}, {"t": 1}))).facts
         {'t': 1}
     """
-    facts = facts_text(note.facts).encode()
-    tensors = save({key: array.detach().cpu().contiguous() for key, array in note.arrays.items()})
+    facts = facts_text(message.facts).encode()
+    tensors = save(
+        {key: array.detach().cpu().contiguous() for key, array in message.arrays.items()}
+    )
     rest = len(facts).to_bytes(8, "big") + facts + tensors
     return MAGIC + hashlib.blake2b(rest, digest_size=_DIGEST).digest() + rest
 
 
-def decode(data: bytes) -> Note:
+def decode(data: bytes) -> Message:
     """The note in these bytes.
 
     Raises:
@@ -109,11 +111,11 @@ def facts_text(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, allow_nan=False)
 
 
-def not_sent(verb: str, error: Exception) -> Note:
+def not_sent(verb: str, error: Exception) -> Message:
     """What a site says where its answer cannot be encoded: nothing of what was in it."""
     kind = type(error).__name__
     asked = printable(verb)[:80]
-    return Note({}, {"error": f"its answer to {asked} cannot be sent ({kind}); see its own log"})
+    return Message({}, {"error": f"its answer to {asked} cannot be sent ({kind}); see its own log"})
 
 
 def facts_of_text(text: object) -> Facts:
@@ -143,7 +145,7 @@ def facts_of_text(text: object) -> Facts:
     return dict(facts)
 
 
-def checked(arrays: object, facts: Facts) -> Note:
+def checked(arrays: object, facts: Facts) -> Message:
     """A note of tensors from outside, if they are such as a note may hold.
 
     Raises:
@@ -156,7 +158,7 @@ def checked(arrays: object, facts: Facts) -> Note:
             _refuse("its tensors are no table of names and tensors")
         if array.dtype not in TYPES or array.layout != torch.strided:
             _refuse(f"a tensor is of type {array.dtype}")
-    return Note(dict(arrays), facts)
+    return Message(dict(arrays), facts)
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

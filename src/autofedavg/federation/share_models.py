@@ -15,8 +15,8 @@ from torch import Tensor
 from autofedavg.core.bank import Bank, joint_digest
 from autofedavg.core.site import Facts
 from autofedavg.federation.calls import Ask, Calls
-from autofedavg.federation.messages import Note, arrays_of
-from autofedavg.federation.replies import BadAnswer, missing_of
+from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.replies import BadReply, missing_of
 from autofedavg.federation.sending import Parcel, Sending
 
 
@@ -30,7 +30,7 @@ class Shared:
     parcels: Mapping[str, Parcel]
     sent: Facts
 
-    def note(self, t: int, names: Iterable[str] = (), *, whole: bool = False) -> Note:
+    def message(self, t: int, names: Iterable[str] = (), *, whole: bool = False) -> Message:
         """These sites' models, or none, and the digests of all; `whole`: as float32."""
         facts: Facts = {"t": t, "sites": list(self.sites), "digest": self.digest}
         facts["digests"] = dict(self.digests)
@@ -39,7 +39,7 @@ class Shared:
             parcel = self.parcels[name]
             carried = arrays_of(parcel.model) if whole else parcel.arrays
             arrays |= {f"{kind}/{name}": array for kind, array in carried.items()}
-        return Note(arrays, facts if whole else {**facts, **self.sent})
+        return Message(arrays, facts if whole else {**facts, **self.sent})
 
 
 class Sharing:
@@ -82,23 +82,23 @@ class Sharing:
     ) -> list[str]:
         """Sends each client these models, and then what it says is missing; who has them all."""
 
-        def mend(name: str, answer: Note) -> Note | None:
+        def mend(name: str, answer: Message) -> Message | None:
             missing = missing_of(answer, shared.sites)
             if not missing:
                 return None
             if answer.facts.get("altered") is True:
                 self.altered.add(name)
-            return shared.note(t, missing, whole=answer.facts.get("whole") is True)
+            return shared.message(t, missing, whole=answer.facts.get("whole") is True)
 
-        def read(_: str, answer: Note) -> None:
+        def read(_: str, answer: Message) -> None:
             if missing_of(answer, shared.sites):
-                raise BadAnswer("cannot keep the models it is sent")
+                raise BadReply("cannot keep the models it is sent")
 
-        def again(_: str) -> Note:
-            return shared.note(t)
+        def again(_: str) -> Message:
+            return shared.message(t)
 
-        notes = {name: shared.note(t, models) for name, models in wanted.items()}
-        ask = Ask("share_models", notes, read, t, s, needed, again=again, mend=mend)
+        messages = {name: shared.message(t, models) for name, models in wanted.items()}
+        ask = Ask("share_models", messages, read, t, s, needed, again=again, mend=mend)
         return list(self._calls.ask(ask))
 
     def _packed(self, w_k: Bank) -> Shared:

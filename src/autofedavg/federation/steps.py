@@ -13,8 +13,8 @@ from autofedavg.core.bank import Model
 from autofedavg.core.errors import FederationError
 from autofedavg.core.site import Facts
 from autofedavg.federation.calls import Ask, Calls
-from autofedavg.federation.messages import Note, arrays_of
-from autofedavg.federation.replies import BadAnswer, gradient_of, lacks, theta_of
+from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.replies import BadReply, gradient_of, lacks, theta_of
 from autofedavg.federation.sending import Sending
 from autofedavg.federation.share_models import Sharing
 
@@ -43,24 +43,24 @@ class Steps:
                 round=t,
                 remedy="call share_models first",
             )
-        note = Note({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
+        message = Message({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
         forgetful: list[str] = []
 
-        def read(name: str, answer: Note) -> tuple[Tensor, float] | None:
+        def read(name: str, answer: Message) -> tuple[Tensor, float] | None:
             if not lacks(answer):
                 return theta_of(answer, beta, s)
             if name in forgetful:
-                raise BadAnswer("cannot keep the models it is sent")
+                raise BadReply("cannot keep the models it is sent")
             forgetful.append(name)
             return None
 
-        asked = dict.fromkeys(shared.sites, note)
+        asked = dict.fromkeys(shared.sites, message)
         stepped = self._calls.ask(Ask("update_beta", asked, read, t, s))
         if forgetful:
             there = len(stepped) - len(forgetful)
             needed = max(0, self._calls.needed("update_beta", len(asked)) - there)
             back = self._sharing.deliver(t, shared, dict.fromkeys(forgetful, ()), s, needed)
-            asked = dict.fromkeys(back, note)
+            asked = dict.fromkeys(back, message)
             stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
         return self._learned({name: found for name, found in stepped.items() if found})
 
@@ -70,15 +70,15 @@ class Steps:
         """The gradients at w, (D',), of those that answered."""
         facts = {"t": t, "s": s, **how}
         parcel = self._sending.parcel(w)
-        note = Note(parcel.arrays, {**facts, **self._sending.sent})
+        message = Message(parcel.arrays, {**facts, **self._sending.sent})
 
-        def read(_: str, answer: Note) -> tuple[Tensor, float]:
+        def read(_: str, answer: Message) -> tuple[Tensor, float]:
             return gradient_of(answer, length, w.values.dtype, s)
 
-        def mend(_: str, answer: Note) -> Note | None:
-            return Note(arrays_of(parcel.model), facts) if lacks(answer) else None
+        def mend(_: str, answer: Message) -> Message | None:
+            return Message(arrays_of(parcel.model), facts) if lacks(answer) else None
 
-        asked = dict.fromkeys(sites, note)
+        asked = dict.fromkeys(sites, message)
         return self._learned(self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend)))
 
     def clip(
@@ -97,7 +97,7 @@ class Steps:
         for name, middle in cut.items():
             others = f", the others' {middle:.3g}" if middle else ""
             reason = f"its step on beta is {sizes[name]:.3g} long{others}: it does not count"
-            self._calls.note(call, name, "clipped", reason, t, s)
+            self._calls.message(call, name, "clipped", reason, t, s)
         return {**theta_k, **dict.fromkeys(cut, theta)}
 
     def take_losses(self, names: Sequence[str]) -> dict[str, list[float | None]]:

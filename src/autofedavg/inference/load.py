@@ -67,7 +67,7 @@ def load_trained(path: Path, model: str = "global") -> Trained:
             )
     else:
         folder = _only_run(path)
-        stem = folder.shelf.written(_checkpoint(folder, model))
+        stem = folder.checkpoints.written(_checkpoint(folder, model))
     values = read_toml(folder.path / "config.toml")
     if values.get("task", {}).get("name") == LOADERS:
         raise RunError(
@@ -111,7 +111,9 @@ def _checkpoint(folder: RunFolder, model: str) -> str:
         name = f"{kind}-global" if model == "global" else local_name(kind, site)
         if folder.has(name):
             return name
-    there = sorted({without_round(stem) for stem in folder.shelf.models() if "-local-" in stem})
+    there = sorted(
+        {without_round(stem) for stem in folder.checkpoints.models() if "-local-" in stem}
+    )
     known = [name.partition("-")[2] for name in there]
     if any(folder.has(f"{kind}-global") for kind in KINDS.values()):
         known.insert(0, "global")

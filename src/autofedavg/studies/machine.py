@@ -76,14 +76,14 @@ def about_run(
     layers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """environment.json: what a run ran on, and all that going on with it must keep."""
-    hands = getattr(federation.fleet, "hands", machine)
+    plan = getattr(federation.transport, "hands", machine)
     return environment(
         str(machine.device),
         seed=seed,
         engine=machine.engine,
         asked_device=machine.device,
-        threads=hands.threads,
-        workers=hands.workers,
+        threads=plan.threads,
+        workers=plan.workers,
         data=data,
         metric=metric,
         folds=list(folds),
@@ -117,9 +117,9 @@ def clients(
         workers=machine.workers,
         threads=machine.threads,
         device=machine.device,
-    ) as fleet:
+    ) as transport:
         yield Federation(
-            fleet,
+            transport,
             quorum=quorum,
             exchange=exchange,
             seeds=seeds,

@@ -17,11 +17,11 @@ from autofedavg.core.errors import ConfigError, FederationError, did_you_mean, e
 from autofedavg.core.evaluation import loss_ends
 from autofedavg.core.seeds import Secret, Seeds
 from autofedavg.engines.dropin.described import difference, fitted, told
-from autofedavg.engines.dropin.transport import Carrier, Courier
+from autofedavg.engines.dropin.transport import Carrier, DropinTransport
 from autofedavg.federation.calls import Ask, Calls
-from autofedavg.federation.messages import Note, arrays_of
+from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.port import Federation
-from autofedavg.federation.replies import BadAnswer
+from autofedavg.federation.replies import BadReply
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 
@@ -155,12 +155,12 @@ class WeightLearner:
                 where="the server",
                 remedy="start from the state_dict() of the network that the sites give",
             ) from error
-        notes = {name: _note(name, t, trained[a], layout) for name, a in addresses.items()}
+        messages = {name: _note(name, t, trained[a], layout) for name, a in addresses.items()}
         plan = self.method.plan(layout, t)
         if len(addresses) == 1:  # nothing to weigh it against
             plan = replace(plan, t0=t + 1)
         extra = {"seed": self.seed}
-        courier = Courier(carrier, addresses, notes, extra, plan.S)
+        courier = DropinTransport(carrier, addresses, messages, extra, plan.S)
         federation = Federation(
             courier,
             quorum=self.quorum,
@@ -190,9 +190,9 @@ class WeightLearner:
         """The addresses by site name; those who are new are asked for it and for their network."""
         new = [address for address in addresses if address not in self._names]
         if new:
-            direct = Courier(carrier, {address: address for address in new})
+            direct = DropinTransport(carrier, {address: address for address in new})
             calls = Calls(direct, len(new), self.quorum, self.exchange)
-            hello = Note({}, {"version": __version__})
+            hello = Message({}, {"version": __version__})
             said = calls.ask(Ask("hello", dict.fromkeys(new, hello), self._read_hello, t))
             for address, (name, layout) in said.items():
                 self._check_network(address, layout)
@@ -213,20 +213,20 @@ class WeightLearner:
             found[name] = address
         return dict(sorted(found.items()))
 
-    def _read_hello(self, address: str, answer: Note) -> tuple[str, Layout]:
+    def _read_hello(self, address: str, answer: Message) -> tuple[str, Layout]:
         said = answer.facts
         if said.get("version") != __version__:
-            raise BadAnswer(
+            raise BadReply(
                 f"it has autofedavg {said.get('version')}, and the server has {__version__}",
                 "install the same version everywhere",
             )
         name = said.get("site")
         if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
-            raise BadAnswer("it tells no name", "give it one with site=")
+            raise BadReply("it tells no name", "give it one with site=")
         try:
             return name, told(said.get("layout"))
         except ConfigError as error:
-            raise BadAnswer(error.what) from error
+            raise BadReply(error.what) from error
 
     def _check_network(self, address: str, layout: Layout) -> None:
         if self._layout is None:
@@ -241,14 +241,14 @@ class WeightLearner:
             )
 
 
-def _note(name: str, t: int, state: Mapping[str, Tensor], layout: Layout) -> Note:
+def _note(name: str, t: int, state: Mapping[str, Tensor], layout: Layout) -> Message:
     """What a site trained, as an answer of the port; its loss is the engine's own affair."""
     try:
-        return Note(arrays_of(fitted(layout, state)), {"loss": 0.0})
+        return Message(arrays_of(fitted(layout, state)), {"loss": 0.0})
     except ConfigError as error:
         misfit = ConfigError(
             error.what,
             where=f"client {name}, training, round {t}",
             remedy="send the whole state_dict() of the network, and nothing else",
         )
-        return Note({}, error_facts(misfit))
+        return Message({}, error_facts(misfit))

@@ -16,12 +16,12 @@ from autofedavg import __version__
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, TrainingError, error_facts
 from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_seed
-from autofedavg.core.trainer import Batch, Loss, Training, Workbench
+from autofedavg.core.trainer import Batch, LocalTrainer, Loss, Training
 from autofedavg.engines.dropin.described import described
 from autofedavg.engines.dropin.transport import MODELS
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryShelf
-from autofedavg.federation.messages import Note, model_of
+from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.messages import Message, model_of
 from autofedavg.tasks.loaders import LoaderData, LoaderSite
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Batches = DataLoader[Any] | Callable[[int, int], Batch]
 
 
-class BankShelf(MemoryShelf):
+class BankState(MemoryState):
     """What a site remembers while the weights are learned."""
 
     def forget(self) -> None:
@@ -58,18 +58,18 @@ class Responder:
         network: nn.Module,
         loss: Loss,
         batches: Batches,
-        shelf: BankShelf | None = None,
+        client_state: BankState | None = None,
     ) -> None:
         self.site = site
         device = next((p.device for p in network.parameters()), torch.device("cpu"))
         copied = copy.deepcopy(network)
         copied.zero_grad(set_to_none=True)
-        self._workbench = Workbench(copied, loss, Training(), device)
+        self._trainer = LocalTrainer(copied, loss, Training(), device)
         self._data = _data(site, batches)
-        self._shelf = BankShelf() if shelf is None else shelf
+        self._client_state = BankState() if client_state is None else client_state
         self._turn = threading.Lock()
 
-    def answer(self, verb: str, note: Note) -> Note:
+    def answer(self, verb: str, message: Message) -> Message:
         """Answers a request; what goes wrong here is an answer too, without names of files."""
         verbs = {"hello": self._hello, "update_beta": self._update_beta}
         verbs["differentiate"] = self._differentiate
@@ -77,48 +77,48 @@ class Responder:
             try:
                 if verb not in verbs:
                     raise ConfigError(f"unknown request {verb!r}", where=f"client {self.site}")
-                return verbs[verb](note)
+                return verbs[verb](message)
             except (ConfigError, TrainingError) as error:
                 log.exception("%s: %s", self.site, verb)
-                return Note({}, error_facts(error))
+                return Message({}, error_facts(error))
             except AutoFedAvgError as error:
                 log.exception("%s: %s", self.site, verb)
-                return Note({}, {"error": f"{type(error).__name__} in {verb}"})
+                return Message({}, {"error": f"{type(error).__name__} in {verb}"})
             except Exception as error:
                 log.exception("%s: %s", self.site, verb)
                 what = f"{type(error).__name__} in its network, loss or batches"
-                return Note({}, {"error": f"{what}, and this site's own log says more"})
+                return Message({}, {"error": f"{what}, and this site's own log says more"})
 
-    def _hello(self, note: Note) -> Note:
-        layout = described(self._workbench.layout)
-        return Note({}, {"site": self.site, "version": __version__, "layout": layout})
+    def _hello(self, message: Message) -> Message:
+        layout = described(self._trainer.layout)
+        return Message({}, {"site": self.site, "version": __version__, "layout": layout})
 
-    def _update_beta(self, note: Note) -> Note:
-        client = self._client(note)
-        bag = note.facts.get(MODELS)
+    def _update_beta(self, message: Message) -> Message:
+        client = self._client(message)
+        bag = message.facts.get(MODELS)
         if bag is not None:
-            here = self._workbench.device
-            models = {key: a.to(here) for key, a in note.arrays.items() if key != "beta"}
+            here = self._trainer.device
+            models = {key: a.to(here) for key, a in message.arrays.items() if key != "beta"}
             for site in bag["sites"]:
-                if not self._workbench.layout.holds(model_of(models, site)):
+                if not self._trainer.layout.holds(model_of(models, site)):
                     raise ConfigError(
                         f"was sent a model of {site} that is not of its network",
                         where=f"client {self.site}, update_beta",
                         remedy="give every site the same network",
                     )
-            client.share_models(Note(models, bag))
-        answer = client.update_beta(note)
-        if not note.facts["keep"]:
-            self._shelf.forget()
+            client.share_models(Message(models, bag))
+        answer = client.update_beta(message)
+        if not message.facts["keep"]:
+            self._client_state.forget()
         return answer
 
-    def _differentiate(self, note: Note) -> Note:
-        return self._client(note).differentiate(note)
+    def _differentiate(self, message: Message) -> Message:
+        return self._client(message).differentiate(message)
 
-    def _client(self, note: Note) -> Client:
+    def _client(self, message: Message) -> Client:
         """Of this run: its seed comes with every request."""
-        seeds = Seeds(int(note.facts["seed"]))
-        return Client(self.site, self._data, self._workbench, seeds, self._shelf)
+        seeds = Seeds(int(message.facts["seed"]))
+        return Client(self.site, self._data, self._trainer, seeds, self._client_state)
 
 
 class _Asked:

@@ -17,7 +17,7 @@ from autofedavg.engines.dropin.responder import Batches, Responder
 from autofedavg.engines.flare.access import Door
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
 from autofedavg.engines.flare.pushing import VERB
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 from autofedavg.federation.serialization import WireError
 
 TOPIC = "autofedavg_dropin"
@@ -61,11 +61,11 @@ class _Given:
         with self._turn:
             self._parts, self._responder = (network, loss, batches), None
 
-    def answer(self, site: str, verb: str, note: Note) -> Note:
+    def answer(self, site: str, verb: str, note: Message) -> Message:
         try:
             responder = self._made(site)
         except AutoFedAvgError as error:
-            return Note({}, error_facts(error))
+            return Message({}, error_facts(error))
         return responder.answer(verb, note)
 
     def _made(self, site: str) -> Responder:
@@ -100,7 +100,7 @@ def _not_given(site: str) -> ConfigError:
     )
 
 
-def written(note: Note) -> Shareable:
+def written(note: Message) -> Shareable:
     """Models as arrays, which FLARE sends in pieces; the rest as one small byte string."""
     heavy = any(name.startswith(("values", "gradient")) for name in note.arrays)
     message = as_weights(note) if heavy else as_letter(note)
@@ -108,7 +108,7 @@ def written(note: Note) -> Shareable:
     return message
 
 
-def read(message: object) -> Note:
+def read(message: object) -> Message:
     """The note in a message.
 
     Raises:

@@ -19,7 +19,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 from autofedavg.federation.serialization import (
     WireError,
     checked,
@@ -37,7 +37,7 @@ SEALS = "autofedavg_digests"  # of the values and of the arrays, as they were ha
 LETTER = "autofedavg_note"
 
 
-def as_weights(note: Note) -> Shareable:
+def as_weights(note: Message) -> Shareable:
     """A note with models, so that filters see its arrays."""
     arrays = {name: array.detach().cpu().contiguous() for name, array in note.arrays.items()}
     brain = sorted(name for name, array in arrays.items() if array.dtype == torch.bfloat16)
@@ -48,7 +48,7 @@ def as_weights(note: Note) -> Shareable:
     return DXO(kind, {name: _numpy(array) for name, array in arrays.items()}, meta).to_shareable()
 
 
-def of_weights(message: object) -> Note:
+def of_weights(message: object) -> Message:
     """The note in a DXO.
 
     Raises:
@@ -77,14 +77,14 @@ def of_weights(message: object) -> Note:
     return note
 
 
-def as_letter(note: Note) -> Shareable:
+def as_letter(note: Message) -> Shareable:
     """A small note, as one byte string."""
     message = Shareable()
     message[LETTER] = encode(note)
     return message
 
 
-def of_letter(message: object) -> Note:
+def of_letter(message: object) -> Message:
     """The note in a small message.
 
     Raises:

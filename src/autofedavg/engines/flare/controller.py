@@ -14,7 +14,7 @@ from nvflare.apis.signal import Signal
 
 from autofedavg.core.errors import AutoFedAvgError
 from autofedavg.engines.flare.export import JOB_FILE, text_in
-from autofedavg.engines.flare.transport import FlareFleet
+from autofedavg.engines.flare.transport import FlareTransport
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.server import host
 from autofedavg.experiment.selection import Paused
@@ -50,7 +50,7 @@ class AutoFedAvgController(Controller):  # type: ignore[misc]
         try:
             job = Job.read(text_in(Path(workspace.get_app_config_dir(number))), JOB_FILE)
             try:
-                host(job, FlareFleet(self, fl_ctx, abort_signal, job.sites), runs)
+                host(job, FlareTransport(self, fl_ctx, abort_signal, job.sites), runs)
             finally:
                 _hand_over(job, runs, Path(workspace.get_run_dir(number)))
         except Paused as pause:  # on purpose: for FLARE the job is done

@@ -24,8 +24,8 @@ from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_
 from autofedavg.engines.flare.export import text_in
 from autofedavg.engines.flare.pushing import VERB, WITHIN
 from autofedavg.engines.flare.transport import BY_TASK, GLANCE, IN_LETTERS, LETTERS, TOPIC
-from autofedavg.engines.remote.site import SiteDesk
-from autofedavg.federation.messages import Note
+from autofedavg.engines.remote.site import SiteService
+from autofedavg.federation.messages import Message
 from autofedavg.federation.serialization import WireError, not_sent
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._desk: SiteDesk | None = None
+        self._selection: SiteService | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
@@ -59,7 +59,9 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
         site = fl_ctx.get_identity_name()
         try:
             text = text_in(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())))
-            self._desk = SiteDesk(text, site, _site_file(site, workspace.get_site_config_dir()))
+            self._selection = SiteService(
+                text, site, _site_file(site, workspace.get_site_config_dir())
+            )
         except AutoFedAvgError as error:
             self.system_panic(str(error), fl_ctx)
             return
@@ -86,13 +88,13 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
         self,
         verb: str,
         message: Shareable,
-        read: Callable[[object], Note],
-        write: Callable[[Note], Shareable],
+        read: Callable[[object], Message],
+        write: Callable[[Message], Shareable],
         fl_ctx: FLContext,
         stop: Signal,
     ) -> Shareable:
-        desk = self._desk
-        if desk is None:
+        selection = self._selection
+        if selection is None:
             return make_reply(ReturnCode.SERVICE_UNAVAILABLE)
         promise: Future[Shareable] = Future()
 
@@ -100,7 +102,7 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             if not promise.set_running_or_notify_cancel():
                 return  # too late: nobody waits any more
             try:
-                promise.set_result(_written(verb, desk.answer(verb, read(message)), write))
+                promise.set_result(_written(verb, selection.answer(verb, read(message)), write))
             except Exception as error:
                 promise.set_exception(error)
 
@@ -119,7 +121,7 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
                 return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
 
-def _of_small_letter(message: object) -> Note:
+def _of_small_letter(message: object) -> Message:
     """The note in a small message, which holds no model."""
     note = of_letter(message)
     if more := note.arrays.keys() - IN_LETTERS:
@@ -127,7 +129,7 @@ def _of_small_letter(message: object) -> Note:
     return note
 
 
-def _written(verb: str, answer: Note, write: Callable[[Note], Shareable]) -> Shareable:
+def _written(verb: str, answer: Message, write: Callable[[Message], Shareable]) -> Shareable:
     """An answer as FLARE carries it, or that it cannot be."""
     try:
         return write(answer)

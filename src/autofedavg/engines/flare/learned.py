@@ -20,7 +20,7 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error
 from autofedavg.engines.dropin.learner import SETTINGS, WeightLearner
 from autofedavg.engines.flare.answering import TOPIC, LearnedWeights, read, written
 from autofedavg.engines.flare.pushing import answer, push
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 
 COMPONENT = "learned_weights"
 PACKAGE = "autofedavg"  # installed at every site, so FLARE need not put it into the job
@@ -168,22 +168,22 @@ class AuxCarrier:
         self._context, self._stopped = context, stopped
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> dict[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> dict[str, Message | NoReply]:
         """Sends each site its note.
 
         Raises:
             RunError: the job was stopped.
         """
-        replies = push(self._context, TOPIC, verb, notes, within, written)
+        replies = push(self._context, TOPIC, verb, messages, within, written)
         if self._stopped.triggered:
             raise RunError("the job was stopped", where="FLARE", remedy="submit it again")
-        return {name: _answer(name, replies.get(name), within) for name in notes}
+        return {name: _answer(name, replies.get(name), within) for name in messages}
 
 
-def _answer(name: str, reply: object, within: float | None) -> Note | Lost:
+def _answer(name: str, reply: object, within: float | None) -> Message | NoReply:
     if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.TOPIC_UNKNOWN:
-        return Note({}, error_facts(_no_component(name)))
+        return Message({}, error_facts(_no_component(name)))
     return answer(reply, read, within)
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import WireError
 
 VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a message
@@ -19,9 +19,9 @@ def push(
     context: FLContext,
     topic: str,
     verb: str,
-    notes: Mapping[str, Note],
+    messages: Mapping[str, Message],
     within: float | None,
-    write: Callable[[Note], Shareable],
+    write: Callable[[Message], Shareable],
 ) -> dict[str, object]:
     """Sends each named site its note; returns what came back, if anything.
 
@@ -30,11 +30,11 @@ def push(
     """
     engine = context.get_engine()
     groups: dict[int, list[str]] = {}
-    for name, note in notes.items():
+    for name, note in messages.items():
         groups.setdefault(id(note), []).append(name)
 
     def send(names: Sequence[str]) -> Mapping[str, object]:
-        message = write(notes[names[0]])
+        message = write(messages[names[0]])
         message.set_header(VERB, verb)
         message.set_header(WITHIN, within)
         replies: Mapping[str, object] | None = engine.send_aux_request(
@@ -48,17 +48,19 @@ def push(
         return replies or {}
 
     found: dict[str, object] = {}
-    with ThreadPoolExecutor(max_workers=max(1, len(groups))) as hands:
-        for replies in hands.map(send, groups.values()):
+    with ThreadPoolExecutor(max_workers=max(1, len(groups))) as plan:
+        for replies in plan.map(send, groups.values()):
             found |= replies
     return found
 
 
-def answer(reply: object, read: Callable[[object], Note], within: float | None) -> Note | Lost:
+def answer(
+    reply: object, read: Callable[[object], Message], within: float | None
+) -> Message | NoReply:
     """The note in a reply, or why there is none."""
     if reply is None:
-        return Lost("no answer" if within is None else f"no answer within {within:g} s")
+        return NoReply("no answer" if within is None else f"no answer within {within:g} s")
     try:
         return read(reply)
     except WireError as error:
-        return Lost(str(error))
+        return NoReply(str(error))

@@ -15,13 +15,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
-from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.message import Message as CellMessage
 
 from autofedavg.core.errors import RunError
 from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
 from autofedavg.engines.flare.export import TASKS
 from autofedavg.engines.flare.pushing import WITHIN, answer, push
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.waiting import Patience
 
 TOPIC = "autofedavg"
@@ -33,7 +33,7 @@ LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer 
 PING = 2.0  # seconds
 
 
-class FlareFleet:
+class FlareTransport:
     """Carries notes between this job's Controller and the Executors of its sites.
 
     Args:
@@ -53,18 +53,18 @@ class FlareFleet:
         self._wanted = frozenset(wanted)
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> dict[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> dict[str, Message | NoReply]:
         """Sends each named site its note; returns each one's answer, or why there is none.
 
         Raises:
             RunError: the job was stopped.
         """
         here = self._joined()
-        answers: dict[str, Note | Lost] = {
-            name: Lost("is not in this job") for name in notes if name not in here
+        answers: dict[str, Message | NoReply] = {
+            name: NoReply("is not in this job") for name in messages if name not in here
         }
-        asked = {name: note for name, note in notes.items() if name in here}
+        asked = {name: note for name, note in messages.items() if name in here}
         carry = self._by_tasks if verb in BY_TASK else self._by_messages
         answers |= carry(verb, asked, within)
         if self._stopped.triggered:
@@ -129,7 +129,7 @@ class FlareFleet:
                 channel="_net_manager",
                 topic="peers",
                 targets=asked,
-                request=Message(),
+                request=CellMessage(),
                 timeout=PING,
                 optional=True,
             )
@@ -143,15 +143,15 @@ class FlareFleet:
         }
 
     def _by_messages(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> dict[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> dict[str, Message | NoReply]:
         """Small notes: pushed, and answered at once."""
-        replies = push(self._context, TOPIC, verb, notes, within, as_letter)
-        return {name: answer(replies.get(name), of_letter, within) for name in notes}
+        replies = push(self._context, TOPIC, verb, messages, within, as_letter)
+        return {name: answer(replies.get(name), of_letter, within) for name in messages}
 
     def _by_tasks(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> dict[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> dict[str, Message | NoReply]:
         """Notes with models: each site fetches its task, and its own filters see it."""
         started = time.monotonic()
         results: dict[str, object] = {}
@@ -165,7 +165,7 @@ class FlareFleet:
 
         tasks = {}
         ready: dict[int, Shareable] = {}
-        for name, note in notes.items():
+        for name, note in messages.items():
             if id(note) not in ready:  # FLARE copies what it writes into
                 ready[id(note)] = message = as_weights(note)
                 message.set_header(WITHIN, within)
@@ -195,7 +195,7 @@ class FlareFleet:
             if name not in arrived_all:
                 self._controller.cancel_task(task)
         return {
-            name: Lost("its part of the job has ended")
+            name: NoReply("its part of the job has ended")
             if name in gone and name not in arrived_all
             else answer(arrived_all.get(name), of_weights, within)
             for name in tasks

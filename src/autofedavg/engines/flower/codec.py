@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 from autofedavg.federation.serialization import (
     WireError,
     checked,
@@ -24,15 +24,15 @@ from autofedavg.federation.serialization import (
 _TYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i2", "|i1", "|u1"})
 
 
-def pack(note: Note, about: Mapping[str, str] | None = None) -> Parcel:
+def pack(message: Message, about: Mapping[str, str] | None = None) -> Parcel:
     """A note, ready to travel."""
-    arrays = {key: _to_file(array) for key, array in note.arrays.items()}
-    halves = tuple(key for key, array in note.arrays.items() if array.dtype == torch.bfloat16)
-    facts = facts_text(note.facts)
-    return Parcel(facts, arrays, halves, about or {}, seal(facts, note.arrays))
+    arrays = {key: _to_file(array) for key, array in message.arrays.items()}
+    halves = tuple(key for key, array in message.arrays.items() if array.dtype == torch.bfloat16)
+    facts = facts_text(message.facts)
+    return Parcel(facts, arrays, halves, about or {}, seal(facts, message.arrays))
 
 
-def unpack(parcel: Parcel) -> Note:
+def unpack(parcel: Parcel) -> Message:
     """The note in a parcel from outside.
 
     Raises:
@@ -49,12 +49,12 @@ def unpack(parcel: Parcel) -> Note:
         arrays[key] = tensor
     if not set(parcel.bfloat16) <= set(arrays):
         raise WireError("this is no note: it says the type of an array that it does not have")
-    note = checked(arrays, facts)
-    refuse_changed(parcel.digest, parcel.facts, note.arrays)
-    return note
+    message = checked(arrays, facts)
+    refuse_changed(parcel.digest, parcel.facts, message.arrays)
+    return message
 
 
-def opened(read: Callable[[], Parcel]) -> tuple[Note, Mapping[str, str]]:
+def opened(read: Callable[[], Parcel]) -> tuple[Message, Mapping[str, str]]:
     """The note that is read, from records or a socket, and what its carriers say of it.
 
     Raises:

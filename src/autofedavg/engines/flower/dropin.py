@@ -10,16 +10,17 @@ The ServerApp asks with `autofedavg.engines.flower.strategy.LearnedFedAvg`.
 from __future__ import annotations
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
+from flwr.app import Message as FlowerMessage
 from torch import nn
 
 from autofedavg.core.bank import Bank
 from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.trainer import Loss
-from autofedavg.engines.dropin.responder import BankShelf, Batches, Responder
+from autofedavg.engines.dropin.responder import BankState, Batches, Responder
 from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.records import ARRAYS, NOTE, from_records, to_records
-from autofedavg.federation.messages import Note, bag_of, model_of
+from autofedavg.federation.messages import Message, bag_of, model_of
 from autofedavg.federation.serialization import WireError
 
 ACTION = "autofedavg"
@@ -31,14 +32,14 @@ LINES = f"""\
 
 
 def learn_weights(
-    message: Message,
+    message: FlowerMessage,
     context: Context,
     *,
     network: nn.Module,
     loss: Loss,
     batches: Batches,
     site: str | None = None,
-) -> Message:
+) -> FlowerMessage:
     """Answers the server's `LearnedFedAvg`.
 
     Args:
@@ -56,19 +57,19 @@ def learn_weights(
         The reply.
     """
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    shelf = ContextShelf(context.state, device)
+    client_state = ContextState(context.state, device)
     try:
         note, about = opened(lambda: from_records(message.content))
         name = site or f"node-{context.node_id}"
-        responder = Responder(name, network, loss, batches, shelf)
+        responder = Responder(name, network, loss, batches, client_state)
         answer = responder.answer(about.get("verb", ""), note)
-        shelf.save()
+        client_state.save()
     except AutoFedAvgError as error:
-        answer = Note({}, error_facts(error))
-    return Message(to_records(pack(answer)), reply_to=message)
+        answer = Message({}, error_facts(error))
+    return FlowerMessage(to_records(pack(answer)), reply_to=message)
 
 
-class ContextShelf(BankShelf):
+class ContextState(BankState):
     """Models in the state that Flower keeps between a node's messages."""
 
     def __init__(self, state: RecordDict, device: torch.device) -> None:
@@ -83,7 +84,7 @@ class ContextShelf(BankShelf):
         if self._bank is None:
             return
         digest, bank = self._bank
-        note = Note(bag_of(bank), {"digest": digest, "sites": list(bank.sites)})
+        note = Message(bag_of(bank), {"digest": digest, "sites": list(bank.sites)})
         for key, record in to_records(pack(note)).items():
             self._state[STATE + key] = record
 

@@ -40,7 +40,7 @@ class _Sent:
     failures: int = 0
 
 
-class Post:
+class Mailbox:
     """Carries the messages of one call."""
 
     def __init__(self, grid: Grid) -> None:

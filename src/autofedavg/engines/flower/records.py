@@ -41,11 +41,11 @@ def from_records(content: RecordDict) -> Parcel:
     """
     if not {NOTE} <= set(content) <= {NOTE, ARRAYS}:
         raise BadParcel("its records are not those of a note")
-    note, record = content[NOTE], content.get(ARRAYS, ArrayRecord())
-    if not isinstance(note, ConfigRecord) or not isinstance(record, ArrayRecord):
+    message, record = content[NOTE], content.get(ARRAYS, ArrayRecord())
+    if not isinstance(message, ConfigRecord) or not isinstance(record, ArrayRecord):
         raise BadParcel("its records are not those of a note")
-    words = {key: value for key, value in note.items() if isinstance(value, str)}
-    if len(words) < len(note) or not {"facts", "bfloat16", "digest"} <= set(words):
+    words = {key: value for key, value in message.items() if isinstance(value, str)}
+    if len(words) < len(message) or not {"facts", "bfloat16", "digest"} <= set(words):
         raise BadParcel("its values are not those of a note")
     arrays = {}
     for key, array in record.items():

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from flwr.proto.node_pb2 import NodeInfo
 
-from autofedavg.federation.messages import Lost
+from autofedavg.federation.messages import NoReply
 
 NAMING = 20.0  # seconds a node has to say its name
 SULKING = 15.0  # seconds before one that did not is asked again
@@ -91,7 +91,7 @@ class Roster:
             return None
         return f"its node {node} is registered as {name} and calls itself {claim!r}"
 
-    def find(self, site: str) -> int | Lost | None:
+    def find(self, site: str) -> int | NoReply | None:
         """A site's node, why it has none, or None where that is still to be heard."""
         nodes = self._names().get(site, [])
         if len(nodes) == 1 and (nodes[0] in self._registered or not self._asked):
@@ -101,14 +101,14 @@ class Roster:
         if not nodes:
             strangers = len(self._here - set(self._registered))
             if self._nameless or not strangers:
-                return Lost("is not connected")
-            return Lost(
+                return NoReply("is not connected")
+            return NoReply(
                 "is not connected under a registered name; nodes without one that are there: "
                 f"{strangers}; register each key with `flwr supernode register --name SITE`, or "
                 f"let them say their names ({NAMELESS}=yes where the SuperLink is started)"
             )
         two = " and ".join(str(node) for node in sorted(nodes))
-        return Lost(
+        return NoReply(
             f"two nodes go by this name, {two}; stop one, or register each key under its own "
             "name (flwr supernode register --name)"
         )

@@ -21,7 +21,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Runs the job, or goes on with it where its run folder is there already."""
     from autofedavg.engines.flower.roster import nameless_allowed
-    from autofedavg.engines.flower.transport import FlowerFleet
+    from autofedavg.engines.flower.transport import FlowerTransport
     from autofedavg.engines.remote.job import Job
     from autofedavg.engines.remote.server import host
 
@@ -30,5 +30,5 @@ def main(grid: Grid, context: Context) -> None:
         raise ConfigError("the app holds no job", remedy="make it with `autofedavg export flower`")
     runs = Path(os.environ.get(RUNS) or DEFAULT_RUNS).expanduser()
     logging.getLogger("autofedavg").addHandler(logging.StreamHandler())
-    with FlowerFleet(grid, nameless=nameless_allowed()) as fleet:
+    with FlowerTransport(grid, nameless=nameless_allowed()) as fleet:
         log.info("run folder: %s", host(Job.read(text, "the app's job"), fleet, runs))

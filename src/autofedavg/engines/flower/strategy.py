@@ -12,7 +12,8 @@ from logging import INFO, WARNING
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
@@ -24,7 +25,7 @@ from autofedavg.engines.dropin.learner import SETTINGS, Learned, WeightLearner
 from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.dropin import ACTION, LINES
 from autofedavg.engines.flower.records import from_records, to_records
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import WireError
 
 DEADLINE = 3600.0  # seconds: what Flower's own strategies wait for training
@@ -80,12 +81,12 @@ class LearnedFedAvg(FedAvg):
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> Iterable[FlowerMessage]:
         self._grid, self._w = grid, _state(arrays)
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[FlowerMessage]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
         if not valid or self._grid is None:
@@ -110,29 +111,29 @@ class GridCarrier:
         self._grid = grid
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> dict[str, Note | Lost]:
+        self, verb: str, notes: Mapping[str, Message], within: float | None
+    ) -> dict[str, Message | NoReply]:
         messages = [
-            Message(
-                to_records(pack(note, {"verb": verb})),
+            FlowerMessage(
+                to_records(pack(message, {"verb": verb})),
                 dst_node_id=int(address),
                 message_type=f"query.{ACTION}",
                 group_id=verb,
             )
-            for address, note in notes.items()
+            for address, message in notes.items()
         ]
         replies = self._grid.send_and_receive(messages, timeout=within)
         found = {str(reply.metadata.src_node_id): _answer(reply) for reply in replies}
-        late = Lost("no answer" if within is None else f"no answer within {within:g} s")
+        late = NoReply("no answer" if within is None else f"no answer within {within:g} s")
         return {address: found.get(address, late) for address in notes}
 
 
-def _answer(reply: Message) -> Note | Lost:
+def _answer(reply: FlowerMessage) -> Message | NoReply:
     if not reply.has_error():
         try:
             return opened(lambda: from_records(reply.content))[0]
         except WireError as error:
-            return Lost(f"its answer cannot be used: {from_outside(error)}")
+            return NoReply(f"its answer cannot be used: {from_outside(error)}")
     reason = from_outside(reply.error.reason or "no reason given")
     if f"registered with name '{ACTION}'" in reason:
         unable = ConfigError(
@@ -140,11 +141,11 @@ def _answer(reply: Message) -> Note | Lost:
             where=f"node {reply.metadata.src_node_id}",
             remedy=f"add these lines to it:\n{LINES}",
         )
-        return Note({}, error_facts(unable))
-    return Lost(f"{reason} (Flower's error {reply.error.code})")
+        return Message({}, error_facts(unable))
+    return NoReply(f"{reason} (Flower's error {reply.error.code})")
 
 
-def _trained(reply: Message) -> dict[str, Tensor]:
+def _trained(reply: FlowerMessage) -> dict[str, Tensor]:
     """The model in a reply; one without a single model is refused under its name, as no model."""
     records = list(reply.content.array_records.values())
     return _state(records[0]) if len(records) == 1 else {}

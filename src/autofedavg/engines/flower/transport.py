@@ -6,16 +6,17 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
 from autofedavg.core.errors import from_outside
 from autofedavg.engines.flower.codec import opened, pack
 from autofedavg.engines.flower.dispatch import ASK, AWAKE, BYE, NAME
-from autofedavg.engines.flower.mailbox import Mail, Post
+from autofedavg.engines.flower.mailbox import Mail, Mailbox
 from autofedavg.engines.flower.records import from_records, to_records
 from autofedavg.engines.flower.roster import NAMING, Roster
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import WireError
 from autofedavg.federation.waiting import Patience
 
@@ -29,7 +30,7 @@ AWAKENINGS = 8  # how often, after one answer
 DOZING = 1.2  # seconds such a message lives: no queue of them shall delay the next request
 
 
-class FlowerFleet:
+class FlowerTransport:
     """Asks sites through a grid.
 
     A SuperNode that finds no message sleeps for three seconds. One whose executor stays between
@@ -49,8 +50,8 @@ class FlowerFleet:
         self._lively: set[int] = set()
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> Mapping[str, Note | Lost]:
+        self, verb: str, notes: Mapping[str, Message], within: float | None
+    ) -> Mapping[str, Message | NoReply]:
         started = time.perf_counter()
         call = _Call(self._grid, self._roster, self._lively, verb, notes, within)
         try:
@@ -69,7 +70,7 @@ class FlowerFleet:
     def close(self) -> None:
         """Sends the sites' workers home."""
         nodes = [node.node_id for node in self._grid.get_nodes()]
-        post = Post(self._grid)
+        post = Mailbox(self._grid)
         until = time.monotonic() + FAREWELL
         left = post.send(BYE, _empty(BYE, nodes, FAREWELL + GRACE)) if nodes else set()
         while left:
@@ -80,7 +81,7 @@ class FlowerFleet:
             left.discard(mail.node)
         post.close()
 
-    def __enter__(self) -> FlowerFleet:
+    def __enter__(self) -> FlowerTransport:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,19 +97,19 @@ class _Call:
         roster: Roster,
         lively: set[int],
         verb: str,
-        notes: Mapping[str, Note],
+        notes: Mapping[str, Message],
         within: float | None,
     ) -> None:
-        self.post = Post(grid)
+        self.post = Mailbox(grid)
         self._grid, self._roster, self._lively = grid, roster, lively
         self._verb, self._notes, self._within = verb, notes, within
         self._began, self._patience = time.monotonic(), Patience(verb)
         self._sent: dict[int, str] = {}
-        self._answers: dict[str, Note | Lost] = {}
+        self._answers: dict[str, Message | NoReply] = {}
         self._contents: dict[int, RecordDict] = {}
         self._kept_awake: dict[int, tuple[int, float]] = {}
 
-    def answers(self) -> dict[str, Note | Lost]:
+    def answers(self) -> dict[str, Message | NoReply]:
         self._roster.refresh(self._grid.get_nodes())
         while True:
             nameless = self._roster.questions(self._began)
@@ -121,7 +122,7 @@ class _Call:
             if mail is not None:
                 self._open(mail)
             elif self._left() <= 0:
-                late = Lost(f"no answer within {self._within:g} s")
+                late = NoReply(f"no answer within {self._within:g} s")
                 return {site: self._answers.get(site, late) for site in self._notes}
             self._patience.look(set(self._notes) - set(self._answers))
             self._keep_awake()
@@ -133,11 +134,11 @@ class _Call:
 
     def _send(self) -> None:
         """Sends to every site that can be reached by now and has not been sent to."""
-        messages: dict[int, Message] = {}
+        messages: dict[int, FlowerMessage] = {}
         ttl = FOR_EVER if self._within is None else max(0.0, self._left()) + GRACE
         for site in set(self._notes) - set(self._answers) - set(self._sent.values()):
             node = self._roster.find(site)
-            if isinstance(node, Lost):
+            if isinstance(node, NoReply):
                 self._answers[site] = node
             elif node is not None:
                 messages[node] = _message(self._content(site), ASK, node, ttl, self._verb)
@@ -146,15 +147,15 @@ class _Call:
             return
         reached = self.post.send(ASK, messages)
         for node in set(messages) - reached:
-            self._answers[self._sent[node]] = Lost("Flower did not take the message for it")
+            self._answers[self._sent[node]] = NoReply("Flower did not take the message for it")
         self._rouse(reached & self._lively, ttl)
 
     def _content(self, site: str) -> RecordDict:
         """The records of a site's note; made once for all that are sent the same."""
-        note = self._notes[site]
-        if id(note) not in self._contents:
-            self._contents[id(note)] = to_records(pack(note, {"verb": self._verb}))
-        return self._contents[id(note)]
+        message = self._notes[site]
+        if id(message) not in self._contents:
+            self._contents[id(message)] = to_records(pack(message, {"verb": self._verb}))
+        return self._contents[id(message)]
 
     def _open(self, mail: Mail) -> None:
         if mail.action == NAME:
@@ -164,24 +165,24 @@ class _Call:
         site = self._sent[mail.node]
         self._answers[site] = self._read(mail)
 
-    def _read(self, mail: Mail) -> Note | Lost:
+    def _read(self, mail: Mail) -> Message | NoReply:
         if isinstance(mail.reply, str):
-            return Lost(f"its answer cannot be used: {mail.reply}")
+            return NoReply(f"its answer cannot be used: {mail.reply}")
         if mail.reply.has_error():
             error = mail.reply.error
             reason = from_outside(error.reason or "no reason given")
-            return Lost(f"{reason} (Flower's error {error.code})")
+            return NoReply(f"{reason} (Flower's error {error.code})")
         content = mail.reply.content
         try:
-            note, about = opened(lambda: from_records(content))
+            message, about = opened(lambda: from_records(content))
         except WireError as error:
-            return Lost(f"its answer cannot be used: {from_outside(error)}")
+            return NoReply(f"its answer cannot be used: {from_outside(error)}")
         wrong = self._roster.contradicts(mail.node, about.get("site", ""))
         if wrong:
-            return Lost(wrong)
+            return NoReply(wrong)
         if about.get("stays") == "yes":
             self._lively.add(mail.node)
-        return note
+        return message
 
     def _keep_awake(self) -> None:
         """Something to do for nodes that have answered while others have not."""
@@ -203,16 +204,16 @@ class _Call:
             self._kept_awake[node] = (times + 1, time.monotonic())
 
 
-def _message(content: RecordDict, action: str, node: int, ttl: float, group: str) -> Message:
+def _message(content: RecordDict, action: str, node: int, ttl: float, group: str) -> FlowerMessage:
     """A message to a node; the group is what the node's own log shows."""
-    return Message(content, node, f"query.{action}", ttl=ttl, group_id=group)
+    return FlowerMessage(content, node, f"query.{action}", ttl=ttl, group_id=group)
 
 
-def _empty(action: str, nodes: Iterable[int], ttl: float) -> dict[int, Message]:
+def _empty(action: str, nodes: Iterable[int], ttl: float) -> dict[int, FlowerMessage]:
     return {node: _message(RecordDict(), action, node, ttl, action) for node in nodes}
 
 
-def _said(reply: Message, what: str) -> str | None:
+def _said(reply: FlowerMessage, what: str) -> str | None:
     """What a node says of itself, in a reply without a note."""
     record = reply.content.get("about") if reply.has_content() else None
     value = record.get(what) if isinstance(record, ConfigRecord) else None

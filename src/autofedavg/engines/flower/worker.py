@@ -22,7 +22,7 @@ from autofedavg.engines.flower.parcel import BadParcel, Parcel, receive, send
 from autofedavg.engines.flower.resident import BYE, IDLE, LOCK, MOST_IDLE, SOCKET, same_user
 
 if TYPE_CHECKING:
-    from autofedavg.engines.remote.site import SiteDesk
+    from autofedavg.engines.remote.site import SiteService
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def main() -> None:
 def serve(listener: socket.socket, idle: float) -> None:
     """Answers one request after another, until told to end or until none comes for so long."""
     listener.settimeout(idle)
-    desk: SiteDesk | None = None
+    selection: SiteService | None = None
     while True:
         try:
             connection, _ = listener.accept()
@@ -67,33 +67,35 @@ def serve(listener: socket.socket, idle: float) -> None:
                     send(connection, Parcel())
                     log.info("told to end")
                     return
-                desk = desk or _desk(request)
-                send(connection, _answer(desk, request))
+                selection = selection or _selection(request)
+                send(connection, _answer(selection, request))
             except (BadParcel, KeyError) as error:
                 log.warning("not a request: %s", error)
             except (OSError, EOFError):
                 log.warning("who asked is gone", exc_info=True)
 
 
-def _desk(request: Parcel) -> SiteDesk:
-    from autofedavg.engines.remote.site import SiteDesk  # PyTorch: not before somebody waits for it
+def _selection(request: Parcel) -> SiteService:
+    from autofedavg.engines.remote.site import (
+        SiteService,  # PyTorch: not before somebody waits for it
+    )
 
     local = request.about.get("local")
-    return SiteDesk(request.about["job"], request.about["site"], Path(local) if local else None)
+    return SiteService(request.about["job"], request.about["site"], Path(local) if local else None)
 
 
-def _answer(desk: SiteDesk, request: Parcel) -> Parcel:
+def _answer(selection: SiteService, request: Parcel) -> Parcel:
     from autofedavg.engines.flower.codec import pack, unpack
-    from autofedavg.federation.messages import Note
+    from autofedavg.federation.messages import Message
     from autofedavg.federation.serialization import WireError, not_sent
 
     try:
-        note = unpack(request)
+        message = unpack(request)
     except WireError as error:
         log.warning("not a note: %s", error)
-        return pack(Note({}, {"error": error.what}))
+        return pack(Message({}, {"error": error.what}))
     started, verb = time.perf_counter(), request.about["verb"]
-    answer = desk.answer(verb, note)
+    answer = selection.answer(verb, message)
     log.info("%s: %.3f s", verb, time.perf_counter() - started)
     try:
         return pack(answer)

@@ -34,8 +34,8 @@ class Attendance:
         sites: those that are waited for.
     """
 
-    def __init__(self, fleet: Connected, sites: Iterable[str]) -> None:
-        self._fleet = fleet
+    def __init__(self, transport: Connected, sites: Iterable[str]) -> None:
+        self._transport = transport
         self._missing = dict.fromkeys(sites, "")
         self._seen: set[str] = set()
         self.gone: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class Attendance:
 
     def look(self) -> None:
         """Notes who has come and who has gone, and says so."""
-        here = self._fleet.present()
+        here = self._transport.present()
         if here is not None:
             self._seen |= here
             for site in sorted(self._seen - here - self.gone):

@@ -22,7 +22,7 @@ from autofedavg.core.site import Site
 from autofedavg.engines.remote.attendance import GONE, Attendance, Connected
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.site import DATA, data_digest
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,14 @@ MOST_CASES = 10**9
 Said = dict[str, dict[str, Any]]  # by site: its cases, its versions, digests of its data
 
 
-class RemoteFleet(Connected, Protocol):
+class RemoteTransport(Connected, Protocol):
     """What an engine supplies at the server."""
 
     name: str
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> Mapping[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> Mapping[str, Message | NoReply]:
         """Sends each named site its note; its answer, or why there is none."""
 
     def waiting(self) -> set[str]:
@@ -56,7 +56,7 @@ class Joined:
     refuses. What sites say of their errors is their word alone: shortened, and without more.
     """
 
-    fleet: RemoteFleet
+    transport: RemoteTransport
     names: Sequence[str]
     said: Said
 
@@ -64,12 +64,16 @@ class Joined:
         return [Site(name, self.said[name]["cases"]) for name in self.names]
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> Mapping[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> Mapping[str, Message | NoReply]:
         data = {site: data_digest(said) for site, said in self.said.items()}
-        each = {id(note): note for note in notes.values()}  # sites with one note keep one
-        told = {key: Note(n.arrays, {**n.facts, DATA: data}) for key, n in each.items()}
-        answers = self.fleet.ask(verb, {k: told[id(note)] for k, note in notes.items()}, within)
+        each = {
+            id(message): message for message in messages.values()
+        }  # sites with one note keep one
+        told = {key: Message(n.arrays, {**n.facts, DATA: data}) for key, n in each.items()}
+        answers = self.transport.ask(
+            verb, {k: told[id(message)] for k, message in messages.items()}, within
+        )
         return {site: _plain(answer) for site, answer in answers.items()}
 
 
@@ -87,12 +91,12 @@ def about_data(said: Said) -> dict[str, Any]:
     return about
 
 
-def join(job: Job, fleet: RemoteFleet, known: Said) -> Said:
+def join(job: Job, transport: RemoteTransport, known: Said) -> Said:
     """Waits for the sites: for all of them, or, going on with a run, for a quorum.
 
     Args:
         job: names the sites and says how long to wait.
-        fleet: the engine's transport.
+        transport: the engine's transport.
         known: what sites said when the run was begun.
 
     Returns:
@@ -108,16 +112,16 @@ def join(job: Job, fleet: RemoteFleet, known: Said) -> Said:
     enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
     refused: dict[str, AutoFedAvgError] = {}
-    with Attendance(fleet, job.sites) as attendance:
+    with Attendance(transport, job.sites) as attendance:
         while missing:
             left = until - time.monotonic()
             if left <= 0:
                 break
-            hello = Note({}, {"version": __version__})
-            for site, answer in fleet.ask(
+            hello = Message({}, {"version": __version__})
+            for site, answer in transport.ask(
                 "hello", dict.fromkeys(missing, hello), min(LOOK, left)
             ).items():
-                if isinstance(answer, Lost):
+                if isinstance(answer, NoReply):
                     missing[site] = answer.reason
                     attendance.missed(site, answer.reason)
                     continue
@@ -147,7 +151,9 @@ def join(job: Job, fleet: RemoteFleet, known: Said) -> Said:
     return {**known, **said}
 
 
-def _welcome(job: Job, site: str, answer: Note, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def _welcome(
+    job: Job, site: str, answer: Message, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """What a site said of itself, if it may take part."""
     said = answer.facts
     place = f"site {site}, joining"
@@ -188,12 +194,12 @@ def _welcome(job: Job, site: str, answer: Note, before: Mapping[str, Any] | None
     return {"cases": cases, **kept}
 
 
-def _plain(answer: Note | Lost) -> Note | Lost:
+def _plain(answer: Message | NoReply) -> Message | NoReply:
     """An answer in which a site speaks for itself alone."""
-    if isinstance(answer, Lost):
-        return Lost(from_outside(answer.reason))
+    if isinstance(answer, NoReply):
+        return NoReply(from_outside(answer.reason))
     if "error" in answer.facts:
-        return Note({}, {"error": from_outside(answer.facts["error"])})
+        return Message({}, {"error": from_outside(answer.facts["error"])})
     return answer
 
 

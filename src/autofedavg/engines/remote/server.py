@@ -14,7 +14,7 @@ from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Batch
 from autofedavg.engines.remote.job import Job, without_paths
-from autofedavg.engines.remote.joining import Joined, RemoteFleet, Said, about_data, join
+from autofedavg.engines.remote.joining import Joined, RemoteTransport, Said, about_data, join
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.folder import Ledger, read_json, read_toml
@@ -28,12 +28,12 @@ from autofedavg.federation.port import Federation
 log = logging.getLogger(__name__)
 
 
-def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
+def host(job: Job, transport: RemoteTransport, runs: Path) -> Path:
     """Runs a job at the server, or goes on with it where its folder is there already.
 
     Args:
         job: what to run.
-        fleet: the engine's transport.
+        transport: the engine's transport.
         runs: the folder under which `<study>/<row>/seed-<n>` is written.
 
     Returns:
@@ -46,15 +46,15 @@ def host(job: Job, fleet: RemoteFleet, runs: Path) -> Path:
     if _finished(job, path):
         return path
     try:
-        work = _prepare(job, fleet, path)
+        work = _prepare(job, transport, path)
     except AutoFedAvgError as error:
         _say_failed(path, error)
         raise
     # A site that is connected and does not join would not join the next job either.
-    shut_out = fleet.waiting() if job.supervised else set()
+    shut_out = transport.waiting() if job.supervised else set()
 
     def watch(seen: Seen) -> None:
-        returned = fleet.waiting() - shut_out if job.supervised and seen.t < seen.T else set()
+        returned = transport.waiting() - shut_out if job.supervised and seen.t < seen.T else set()
         if returned:
             raise Paused(
                 f"{', '.join(sorted(returned))} came back",
@@ -84,7 +84,7 @@ def _finished(job: Job, path: Path) -> bool:
     return Ledger(path).finished
 
 
-def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
+def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
     """Has the sites join, and all at hand for the run."""
     row, seeds = job.row, Seeds(job.seed)
     known = (path / "config.toml").exists()
@@ -97,8 +97,8 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
             where=f"job {job.study}/{row.name}",
             remedy="install the same versions of autofedavg, MONAI and PyTorch everywhere",
         )
-    said = join(job, fleet, before.get("sites", {}))
-    joined = Joined(fleet, job.sites, said)
+    said = join(job, transport, before.get("sites", {}))
+    joined = Joined(transport, job.sites, said)
     check_run(row.method, row.T, row.general.select, server, joined.roster())
     quorum = row.general.quorum or None
     with disk_errors(path):
@@ -111,7 +111,7 @@ def _prepare(job: Job, fleet: RemoteFleet, path: Path) -> Work:
         return environment(
             "cpu",
             seed=job.seed,
-            engine=fleet.name,
+            engine=transport.name,
             asked_device="cpu",
             threads=job.threads,
             workers=len(job.sites),

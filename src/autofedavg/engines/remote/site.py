@@ -18,14 +18,14 @@ import torch
 from autofedavg import __version__
 from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, printable
 from autofedavg.core.seeds import Seeds, global_seed
-from autofedavg.core.trainer import Workbench, checked_device
+from autofedavg.core.trainer import LocalTrainer, checked_device
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.keeping import Keeping, state_home
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryShelf
-from autofedavg.federation.messages import Note
+from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.messages import Message
 from autofedavg.federation.replies import lacks
 from autofedavg.federation.serialization import facts_text
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 DATA = "joined_with"  # in a request: what every site said of its data when it joined
 
 
-class SiteDesk:
+class SiteService:
     """Answers a server's requests for one job.
 
     Args:
@@ -54,22 +54,24 @@ class SiteDesk:
         self._keeping: Keeping | None = None  # where the names of cases are private
         self._policy: Policy | None = None
 
-    def answer(self, verb: str, note: Note) -> Note:
+    def answer(self, verb: str, message: Message) -> Message:
         """Answers one request; an error is an answer too."""
         with self._turn:
-            log.info("%s: %s", self.site, _in_words(verb, note))
+            log.info("%s: %s", self.site, _in_words(verb, message))
             try:
                 client, policy = self._ready()
                 if verb == "hello":
                     policy.begin()
-                    return Note({}, dict(self._said))
-                self._refuse_other_data(note)
-                asked = {key: value for key, value in note.facts.items() if key != DATA}
+                    return Message({}, dict(self._said))
+                self._refuse_other_data(message)
+                asked = {key: value for key, value in message.facts.items() if key != DATA}
                 policy.check(verb, asked)
-                answer = self._without_names(note, client.answer(verb, Note(note.arrays, asked)))
+                answer = self._without_names(
+                    message, client.answer(verb, Message(message.arrays, asked))
+                )
                 facts_text(answer.facts)  # what cannot be sent is told here, not by the engine
                 if not lacks(answer):
-                    policy.answered(verb, note.facts)
+                    policy.answered(verb, message.facts)
                 return answer
             except Refused as error:
                 log.warning("%s refuses: %s", self.site, error)
@@ -83,7 +85,7 @@ class SiteDesk:
             except Exception as error:
                 log.exception("%s: %s", self.site, verb)
                 what = f"{type(error).__name__} in {verb}, and this site's own log says more"
-        return Note({}, {"error": what})
+        return Message({}, {"error": what})
 
     def _ready(self) -> tuple[Client, Policy]:
         """The client, with its data prepared, and what it answers; made at the first request."""
@@ -104,7 +106,7 @@ class SiteDesk:
                 )
             with global_seed(0):
                 network = problem.network()
-            bench = Workbench(network, problem.loss, job.row.training, device, problem.steady)
+            bench = LocalTrainer(network, problem.loss, job.row.training, device, problem.steady)
             if bench.layout.describe() != job.network:
                 raise Refused(
                     f"its network has {bench.layout.size} values of another shape than the "
@@ -123,13 +125,13 @@ class SiteDesk:
                 "cases": {split: int(n) for split, n in data.cases().items()},
                 **digests,
             }
-            self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryShelf())
+            self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryState())
             self._policy = Policy(job, bench.layout)
         return self._client, self._policy
 
-    def _refuse_other_data(self, note: Note) -> None:
+    def _refuse_other_data(self, message: Message) -> None:
         """A site that came back goes on with the data it joined with, or not at all."""
-        joined = note.facts.get(DATA)
+        joined = message.facts.get(DATA)
         mine = joined.get(self.site) if isinstance(joined, dict) else None
         if mine is not None and mine != data_digest(self._said):
             raise Refused("its data are not those it joined this run with")
@@ -143,12 +145,12 @@ class SiteDesk:
             raise Refused(f"{self.site} is not a site of this job: {', '.join(job.sites)}")
         return job
 
-    def _without_names(self, note: Note, answer: Note) -> Note:
+    def _without_names(self, message: Message, answer: Message) -> Message:
         """Scores with numbers instead of the names of cases, where names are private."""
         scores = answer.facts.get("scores")
         if scores is None or self._keeping is None:
             return answer
-        split = str(note.facts["split"])
+        split = str(message.facts["split"])
         names = sorted({name for name, _, _ in scores})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:
@@ -157,7 +159,7 @@ class SiteDesk:
         except OSError as error:
             log.warning("which number is which case could not be written down: %s", error)
         renamed = [[numbers[name], metric, value] for name, metric, value in scores]
-        return Note(answer.arrays, {**answer.facts, "scores": renamed})
+        return Message(answer.arrays, {**answer.facts, "scores": renamed})
 
 
 def data_digest(said: Mapping[str, Any]) -> str:
@@ -166,11 +168,11 @@ def data_digest(said: Mapping[str, Any]) -> str:
     return hashlib.blake2b(both.encode(), digest_size=8).hexdigest()
 
 
-def _in_words(verb: str, note: Note) -> str:
+def _in_words(verb: str, message: Message) -> str:
     """What is asked, for the site's own log."""
     where = [
-        f"{word} {note.facts[key]}"
+        f"{word} {message.facts[key]}"
         for key, word in (("t", "round"), ("s", "step"))
-        if isinstance(note.facts.get(key), int)
+        if isinstance(message.facts.get(key), int)
     ]
     return ", ".join([printable(verb), *where])

@@ -25,11 +25,11 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.site import Site
-from autofedavg.core.trainer import Training, Workbench, checked_device
-from autofedavg.engines.simulator.stacking import crew_of
+from autofedavg.core.trainer import LocalTrainer, Training, checked_device
+from autofedavg.engines.simulator.stacking import group_of
 from autofedavg.engines.simulator.workers import Arena, Worker, gradients_after_fork
 from autofedavg.federation.client import Client
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.messages import Message, NoReply
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +37,21 @@ THREADS_PAY = 0.85  # what is left of a core's work each time threads are double
 HEAVY = 5e8  # floating-point operations of a step, forward and backward
 
 
-class Hands(NamedTuple):
+class WorkerPlan(NamedTuple):
     """How many workers, and how many threads each."""
 
     workers: int
     threads: int
 
 
-def choose_hands(
+def plan_workers(
     K: int,
     device: str,
     cores: int,
     workers: int | None = None,
     threads: int | None = None,
     heavy: Callable[[], bool] = lambda: False,
-) -> Hands:
+) -> WorkerPlan:
     """Workers of one thread, one per core; one of many threads if heavy clients leave cores idle.
 
     `threads` is chosen from K, the machine and the steps, never from `workers`: threads change
@@ -66,11 +66,11 @@ def choose_hands(
         heavy: whether a training step is heavy enough for threads to pay; asked only if it matters.
 
     Example:
-        >>> choose_hands(K=16, device="cpu", cores=2)
+        >>> plan_workers(K=16, device="cpu", cores=2)
         Hands(workers=2, threads=1)
-        >>> choose_hands(K=3, device="cpu", cores=2)
+        >>> plan_workers(K=3, device="cpu", cores=2)
         Hands(workers=3, threads=1)
-        >>> choose_hands(K=3, device="cpu", cores=16, heavy=lambda: True)
+        >>> plan_workers(K=3, device="cpu", cores=16, heavy=lambda: True)
         Hands(workers=1, threads=16)
     """
     for name, given in (("workers", workers), ("threads", threads)):
@@ -91,7 +91,7 @@ def choose_hands(
             where="workers",
             remedy="use 1 worker, or --threads 1 on the CPU: a forked process cannot start threads",
         )
-    return Hands(workers, threads)
+    return WorkerPlan(workers, threads)
 
 
 def usable_cores() -> int:
@@ -120,22 +120,22 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 
-def forkable(hands: Hands, chosen: bool) -> Hands:
+def forkable(plan: WorkerPlan, chosen: bool) -> WorkerPlan:
     """The same, or one worker of as many threads where forked processes could not train.
 
     Raises:
         ConfigError: they could not, and the user has `chosen` the workers.
     """
     if gradients_after_fork():
-        return hands
+        return plan
     why = (
         "a process forked from this one could not take gradients: PyTorch has taken some here "
         "with a GPU in sight"
     )
     if chosen:
         raise ConfigError(why, where="workers", remedy="use 1 worker, or a process of its own")
-    log.warning("1 worker instead of %d: %s", hands.workers, why)
-    return Hands(1, hands.threads)
+    log.warning("1 worker instead of %d: %s", plan.workers, why)
+    return WorkerPlan(1, plan.threads)
 
 
 class Simulator:
@@ -164,7 +164,7 @@ class Simulator:
         if not self._sites:
             raise ConfigError("there is no site to train on", where="sites")
         self.device = checked_device(device)
-        hands = choose_hands(
+        plan = plan_workers(
             len(self._sites),
             self.device.type,
             usable_cores(),
@@ -172,20 +172,20 @@ class Simulator:
             threads,
             lambda: is_heavy(problem, training, seeds),
         )
-        self.hands = hands if hands.workers == 1 else forkable(hands, chosen=workers is not None)
+        self.plan = plan if plan.workers == 1 else forkable(plan, chosen=workers is not None)
         with global_seed(0):
             network = problem.network()
-        workbench = Workbench(network, problem.loss, training, self.device, problem.steady)
+        trainer = LocalTrainer(network, problem.loss, training, self.device, problem.steady)
         self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(self.hands.threads)
+        torch.set_num_threads(self.plan.threads)
         names = [site.name for site in self._sites]
-        self._arena = Arena(names, workbench.layout, self.device, self.hands.workers > 1)
-        shares = share_out(self._sites, self.hands.workers, training)
-        self._crews = [
-            crew_of(
+        self._arena = Arena(names, trainer.layout, self.device, self.plan.workers > 1)
+        shares = share_out(self._sites, self.plan.workers, training)
+        self._groups = [
+            group_of(
                 {
                     name: Client(
-                        name, problem.sites[name], workbench, seeds, self._arena.shelf(name)
+                        name, problem.sites[name], trainer, seeds, self._arena.client_state(name)
                     )
                     for name in share
                 }
@@ -193,20 +193,20 @@ class Simulator:
             for share in shares
         ]
         self._workers = (
-            [Worker(crew, self._arena) for crew in self._crews] if self.hands.workers > 1 else []
+            [Worker(group, self._arena) for group in self._groups] if self.plan.workers > 1 else []
         )
         atexit.register(self.close)
-        log.info("%d workers of %d threads for %d clients", *self.hands, len(names))
+        log.info("%d workers of %d threads for %d clients", *self.plan, len(names))
 
     def roster(self) -> Sequence[Site]:
         return self._sites
 
     def ask(
-        self, verb: str, notes: Mapping[str, Note], within: float | None
-    ) -> Mapping[str, Note | Lost]:
+        self, verb: str, messages: Mapping[str, Message], within: float | None
+    ) -> Mapping[str, Message | NoReply]:
         if not self._workers:
-            return self._crews[0].answer(verb, notes)
-        packed = self._arena.pack(notes)
+            return self._groups[0].answer(verb, messages)
+        packed = self._arena.pack(messages)
         busy = []
         for worker in self._workers:
             share = {name: packed[name] for name in worker.names if name in packed}
@@ -214,7 +214,7 @@ class Simulator:
                 worker.send(verb, share)
                 busy.append(worker)
         asked = time.monotonic()
-        answers: dict[str, Note | Lost] = {}
+        answers: dict[str, Message | NoReply] = {}
         failure: AutoFedAvgError | None = None
         for worker in busy:
             try:

@@ -21,9 +21,9 @@ from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.stacked.layers import Layer, fits, layers_of
 from autofedavg.engines.simulator.stacked.schedule import slots_for
-from autofedavg.engines.simulator.workers import Crew
+from autofedavg.engines.simulator.workers import ClientGroup
 from autofedavg.federation.client import Client, LocalTraining
-from autofedavg.federation.messages import Note
+from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.pictures import PictureSite, Steps
 
 if TYPE_CHECKING:
@@ -44,34 +44,34 @@ TOGETHER: Mapping[str, set[str]] = {
 }  # fmt: skip
 
 
-def crew_of(clients: Mapping[str, Client]) -> Crew:
+def group_of(clients: Mapping[str, Client]) -> ClientGroup:
     """A crew whose clients work together where network, data and training allow it."""
     some = next(iter(clients.values()))
-    if some.workbench.device.type != "cuda" or len(clients) == 1:
-        return Crew(clients)
+    if some.trainer.device.type != "cuda" or len(clients) == 1:
+        return ClientGroup(clients)
     reason = why_not_together(clients)
     if reason:
         log.info("clients take their steps one after another: %s", reason)
-        return Crew(clients)
-    return StackedCrew(clients)
+        return ClientGroup(clients)
+    return StackedGroup(clients)
 
 
 def why_not_together(clients: Mapping[str, Client]) -> str:
     """Why clients cannot take their steps together; nothing where they can."""
     some = next(iter(clients.values()))
-    training = some.workbench.training
+    training = some.trainer.training
     if find_spec("triton") is None:
         return "Triton is not installed"
     if training.precision != "bf16" or training.optimiser != "sgd":
         return "only SGD in bf16 is done together"
-    device = some.workbench.device
+    device = some.trainer.device
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
         return "the GPU has no bf16"
     if not all(isinstance(client.data, PictureSite) for client in clients.values()):
         return "the sites' data are not pictures with classes"
-    if some.workbench.loss_of is not _pictures(some).plain_loss:
+    if some.trainer.loss_of is not _pictures(some).plain_loss:
         return "the loss is not the sites' own"
-    if some.workbench.layout.trainable != some.workbench.layout.size:
+    if some.trainer.layout.trainable != some.trainer.layout.size:
         return "parts of the network are frozen"
     layers = _layers(some, None)
     if layers is None:
@@ -82,7 +82,7 @@ def why_not_together(clients: Mapping[str, Client]) -> str:
 
 
 def _layers(client: Client, form: Form | None) -> list[Layer] | None:
-    data, network = _pictures(client), client.workbench.network
+    data, network = _pictures(client), client.trainer.network
     built = network if form is None else reshaped(network, form)
     return layers_of(built, len(data.shown.mean), data.shown.size)
 
@@ -98,7 +98,7 @@ class Draw(NamedTuple):
     chance: torch.Generator
 
 
-class StackedCrew(Crew):
+class StackedGroup(ClientGroup):
     """Clients that train and weigh together; whatever else is asked, they answer one by one."""
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
@@ -111,29 +111,31 @@ class StackedCrew(Crew):
         self._drawn: dict[tuple[str, int, int, str], Draw] = {}
         self._said = False  # that a request could not be stacked
 
-    def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
-        known = all(note.facts.keys() <= TOGETHER.get(verb, set()) for note in notes.values())
-        if verb == "update_beta" and known and self._alike(notes):
-            return self._weigh(notes)
+    def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        known = all(
+            message.facts.keys() <= TOGETHER.get(verb, set()) for message in messages.values()
+        )
+        if verb == "update_beta" and known and self._alike(messages):
+            return self._weigh(messages)
         if verb != "local_train" or not known:
             if verb == "local_train" and not self._said:
                 log.info("clients train one after another: a request asks for more than the stack")
                 self._said = True
-            return super().answer(verb, notes)
-        answers: dict[str, Note] = {}
+            return super().answer(verb, messages)
+        answers: dict[str, Message] = {}
         alike: dict[tuple[float, float, Training, Form | None], dict[str, LocalTraining]] = {}
-        for name, note in notes.items():
+        for name, message in messages.items():
             try:
-                job = self._clients[name].training_of(note)
-                if isinstance(job, Note):
+                job = self._clients[name].training_of(message)
+                if isinstance(job, Message):
                     answers[name] = job
                 else:
                     alike.setdefault((job.rate, job.mu, job.training, job.form), {})[name] = job
             except AutoFedAvgError as error:
-                answers[name] = Note({}, error_facts(error))
+                answers[name] = Message({}, error_facts(error))
         for jobs in alike.values():
             answers |= self._train(jobs) if self._fits(jobs) else self._train_apart(jobs)
-        return {name: answers[name] for name in notes}
+        return {name: answers[name] for name in messages}
 
     def _fits(self, jobs: Mapping[str, LocalTraining]) -> bool:
         """Whether a network can be worked on together in the form it has there."""
@@ -143,16 +145,16 @@ class StackedCrew(Crew):
         layers = _layers(self._clients[name], job.form)
         return layers is not None and fits(layers, job.training.batch_size)
 
-    def _train_apart(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
+    def _train_apart(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Message]:
         answers = {}
         for name, job in jobs.items():
             try:
                 answers[name] = self._clients[name].train(job)
             except AutoFedAvgError as error:
-                answers[name] = Note({}, error_facts(error))
+                answers[name] = Message({}, error_facts(error))
         return answers
 
-    def _train(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Note]:
+    def _train(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Message]:
         """Carries out local trainings that differ in nothing but their models and data."""
         some = next(iter(jobs.values()))
         stack = self._stack(some.form)
@@ -177,52 +179,53 @@ class StackedCrew(Crew):
             try:
                 answers[name] = self._clients[name].trained(job, model, losses[k])
             except AutoFedAvgError as error:
-                answers[name] = Note({}, error_facts(error))
+                answers[name] = Message({}, error_facts(error))
         return answers
 
-    def _alike(self, notes: Mapping[str, Note]) -> bool:
+    def _alike(self, messages: Mapping[str, Message]) -> bool:
         """Whether all take one step from the same beta and models, without dropout."""
-        some, *others = notes.values()
+        some, *others = messages.values()
         how, beta = some.facts, some.arrays["beta"]
-        shelves = (self._clients[name].shelf for name in notes)
+        client_states = (self._clients[name].client_state for name in messages)
         return (
             how["mode"] == "eval"
             and all(
-                note is some or (note.facts == how and torch.equal(beta, note.arrays["beta"]))
-                for note in others
+                message is some
+                or (message.facts == how and torch.equal(beta, message.arrays["beta"]))
+                for message in others
             )
-            and all(shelf.bank(how["digest"]) is not None for shelf in shelves)
+            and all(client_state.bank(how["digest"]) is not None for client_state in client_states)
         )
 
-    def _weigh(self, notes: Mapping[str, Note]) -> dict[str, Note]:
+    def _weigh(self, messages: Mapping[str, Message]) -> dict[str, Message]:
         """One step on beta for every client, each at its own sample of alpha."""
-        how = next(iter(notes.values())).facts
+        how = next(iter(messages.values())).facts
         t, s, split = int(how["t"]), int(how["s"]), how["data"]
-        answers: dict[str, Note] = {}
+        answers: dict[str, Message] = {}
         work: dict[str, Draw] = {}
-        for name in notes:
+        for name in messages:
             try:
                 ready = self._drawn.pop((name, t, s, split), None)
                 work[name] = ready or self._draw(name, t, s, split)
             except AutoFedAvgError as error:
-                answers[name] = Note({}, error_facts(error))
+                answers[name] = Message({}, error_facts(error))
         if work:
-            thetas, losses = self._weighed(work, next(iter(notes.values())))
+            thetas, losses = self._weighed(work, next(iter(messages.values())))
             for name, theta, loss in zip(work, thetas.unbind(), losses, strict=True):
                 try:
                     answers[name] = self._clients[name].weighed(theta, loss, how)
                 except AutoFedAvgError as error:
-                    answers[name] = Note({}, error_facts(error))
-        return {name: answers[name] for name in notes}
+                    answers[name] = Message({}, error_facts(error))
+        return {name: answers[name] for name in messages}
 
-    def _weighed(self, work: Mapping[str, Draw], note: Note) -> tuple[Tensor, list[float]]:
+    def _weighed(self, work: Mapping[str, Draw], message: Message) -> tuple[Tensor, list[float]]:
         """Theta, and the loss, of every client that has a batch."""
-        stack, how, some = self._stack(None), note.facts, self._clients[next(iter(work))]
+        stack, how, some = self._stack(None), message.facts, self._clients[next(iter(work))]
         t, s = int(how["t"]), int(how["s"])
-        layers = some.workbench.layout.layers(how["layers"]) if how["layers"] else None
+        layers = some.trainer.layout.layers(how["layers"]) if how["layers"] else None
         chances = [draw.chance for draw in work.values()]
-        samples = Samples(note.arrays["beta"], constraint(how["gamma"]), chances)
-        bank = cast(Bank, some.shelf.bank(how["digest"]))
+        samples = Samples(message.arrays["beta"], constraint(how["gamma"]), chances)
+        bank = cast(Bank, some.client_state.bank(how["digest"]))
         stack.hold(how["digest"], bank.values)
         batches = {self._number[name]: draw.batch for name, draw in work.items()}
         pending = stack.weigh(batches, samples.alpha, layers)
@@ -240,7 +243,7 @@ class StackedCrew(Crew):
     def _draw(self, name: str, t: int, s: int, split: str) -> Draw:
         """What chance gives a client for a step on beta."""
         client = self._clients[name]
-        size = client.workbench.training.batch_size
+        size = client.trainer.training.batch_size
         batch = _pictures(client).weight_step(client.seeds, t, s, split, size)
         return Draw(batch, client.seeds.generator(name, Purpose.ALPHA, t, s))
 
@@ -256,7 +259,7 @@ class StackedCrew(Crew):
             from autofedavg.engines.simulator.stacked.stack import Stack
 
             clients, first = list(self._clients.values()), self._made is None
-            training, layout = clients[0].workbench.training, clients[0].workbench.layout
+            training, layout = clients[0].trainer.training, clients[0].trainer.layout
             cases = [client.data.cases()["train"] for client in clients]
             lengths = [training.iterations or -(-n // training.batch_size) for n in cases]
             slots = slots_for(lengths, MOST_SLOTS)

@@ -25,8 +25,8 @@ from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.seeds import every_state_kept
 from autofedavg.federation import waiting as patience
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryShelf
-from autofedavg.federation.messages import Lost, Note
+from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.messages import Message, NoReply
 
 LONG = 60.0  # seconds for what takes a hundredth of one
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
@@ -56,38 +56,38 @@ class Arena:
         self._row = {name: k for k, name in enumerate(names)}
         self._everybody = len(names)
 
-    def shelf(self, name: str) -> ArenaShelf:
-        return ArenaShelf(self, self._row[name])
+    def client_state(self, name: str) -> ArenaState:
+        return ArenaState(self, self._row[name])
 
     def model(self, row: int) -> Model:
         return Model(self._tables["values"][row], self._tables["counters"][row])
 
-    def pack(self, notes: Mapping[str, Note]) -> dict[str, Packed]:
+    def pack(self, messages: Mapping[str, Message]) -> dict[str, Packed]:
         """Notes with their models replaced by rows of the arena; other tensors as they are.
 
         A model sent to everybody goes to the row for that; one of a single client's own to the
         row of that client.
         """
-        models = {id(note.arrays.get("values")) for note in notes.values()}
+        models = {id(message.arrays.get("values")) for message in messages.values()}
         common = len(models) == 1
         return {
             name: (
                 {
                     key: self._place(key, array, self._everybody if common else self._row[name])
-                    for key, array in note.arrays.items()
+                    for key, array in message.arrays.items()
                 },
-                note.facts,
+                message.facts,
             )
-            for name, note in notes.items()
+            for name, message in messages.items()
         }
 
-    def pack_answer(self, name: str, answer: Note) -> Packed:
+    def pack_answer(self, name: str, answer: Message) -> Packed:
         row = self._row[name]
         return {k: self._place(k, a, row) for k, a in answer.arrays.items()}, answer.facts
 
-    def unpack(self, packed: Packed) -> Note:
+    def unpack(self, packed: Packed) -> Message:
         arrays, facts = packed
-        return Note({key: self._find(what) for key, what in arrays.items()}, facts)
+        return Message({key: self._find(what) for key, what in arrays.items()}, facts)
 
     def _place(self, key: str, array: Tensor, home: int) -> Any:
         kind, _, site = key.partition("/")
@@ -105,7 +105,7 @@ class Arena:
         return self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
 
 
-class ArenaShelf(MemoryShelf):
+class ArenaState(MemoryState):
     """A client's shelf: its own model is its row of the arena; one of another form lies beside."""
 
     def __init__(self, arena: Arena, row: int) -> None:
@@ -122,7 +122,7 @@ class ArenaShelf(MemoryShelf):
         return self._own
 
 
-class Crew:
+class ClientGroup:
     """Some clients that answer one after another, in fixed order; an error is an answer too."""
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
@@ -132,28 +132,28 @@ class Crew:
     def names(self) -> list[str]:
         return list(self._clients)
 
-    def answer(self, verb: str, notes: Mapping[str, Note]) -> dict[str, Note]:
+    def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         with every_state_kept():  # once for all of them: it costs as much as seeding does
-            return {name: self._answer(name, verb, note) for name, note in notes.items()}
+            return {name: self._answer(name, verb, message) for name, message in messages.items()}
 
-    def _answer(self, name: str, verb: str, note: Note) -> Note:
+    def _answer(self, name: str, verb: str, message: Message) -> Message:
         try:
-            return self._clients[name].answer(verb, note)
+            return self._clients[name].answer(verb, message)
         except AutoFedAvgError as error:
-            return Note({}, error_facts(error))
+            return Message({}, error_facts(error))
 
 
 class Worker:
     """A forked process that runs one crew."""
 
-    def __init__(self, crew: Crew, arena: Arena) -> None:
-        self.names = crew.names
+    def __init__(self, group: ClientGroup, arena: Arena) -> None:
+        self.names = group.names
         self._arena = arena
         self._asked, self._verb = 0, ""
         context = multiprocessing.get_context("fork")
         self._pipe, far = context.Pipe()
         self._process = context.Process(
-            target=_work, args=(crew, arena, far, self._pipe, os.getpid())
+            target=_work, args=(group, arena, far, self._pipe, os.getpid())
         )
         self._process.start()
         far.close()
@@ -165,7 +165,7 @@ class Worker:
             self._asked, self._verb = self._asked + 1, verb
             self._pipe.send((self._asked, verb, dict(packed)))
 
-    def receive(self, within: float | None, asked: float) -> dict[str, Note | Lost]:
+    def receive(self, within: float | None, asked: float) -> dict[str, Message | NoReply]:
         """The crew's answers, if they come within so many seconds of the time they were asked.
 
         Raises:
@@ -175,11 +175,11 @@ class Worker:
             number = 0
             while number != self._asked:  # answers to requests that were given up are passed over
                 if not self._rings(within, asked):
-                    return dict.fromkeys(self.names, Lost(f"no answer within {within} s"))
+                    return dict.fromkeys(self.names, NoReply(f"no answer within {within} s"))
                 number, kind, content = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(1)
-            reason = Lost(f"its worker process ended with code {self._process.exitcode}")
+            reason = NoReply(f"its worker process ended with code {self._process.exitcode}")
             return dict.fromkeys(self.names, reason)
         if kind == "error":
             raise AutoFedAvgError(f"a worker failed:\n{content}")
@@ -236,7 +236,9 @@ def _take_gradient() -> None:
     os._exit(0)
 
 
-def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: int) -> None:
+def _work(
+    group: ClientGroup, arena: Arena, pipe: Connection, near: Connection, parent: int
+) -> None:
     """The worker's life: requests until it is told to stop or the parent is gone."""
     near.close()
     if sys.platform == "linux":
@@ -256,16 +258,18 @@ def _work(crew: Crew, arena: Arena, pipe: Connection, near: Connection, parent: 
             return
         number, verb, packed = request
         with contextlib.suppress(BrokenPipeError):  # the parent is gone: the loop ends
-            pipe.send((number, *_answer(crew, arena, verb, packed)))
+            pipe.send((number, *_answer(group, arena, verb, packed)))
 
 
-def _answer(crew: Crew, arena: Arena, verb: str, packed: Mapping[str, Packed]) -> tuple[str, Any]:
+def _answer(
+    group: ClientGroup, arena: Arena, verb: str, packed: Mapping[str, Packed]
+) -> tuple[str, Any]:
     """("answers", by name), or ("error", its traceback): the parent raises it."""
     try:
-        answers = crew.answer(verb, {name: arena.unpack(what) for name, what in packed.items()})
+        answers = group.answer(verb, {name: arena.unpack(what) for name, what in packed.items()})
     except Exception as error:
         return "error", "".join(traceback.format_exception(error))
-    return "answers", {name: arena.pack_answer(name, note) for name, note in answers.items()}
+    return "answers", {name: arena.pack_answer(name, message) for name, message in answers.items()}
 
 
 def _left(within: float, asked: float) -> float:

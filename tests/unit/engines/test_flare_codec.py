@@ -1,0 +1,240 @@
+"""Notes as FLARE carries them: there and back, and whatever else may arrive."""
+
+import copy
+import random
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.decomposers import numpy_decomposers
+from nvflare.fuel.utils import fobs
+from nvflare.private.fed.utils.fed_utils import fobs_initialize
+
+from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.federation.messages import Message
+from autofedavg.federation.serialization import TYPES, WireError
+
+FUZZED = 10_000
+
+shapes = st.lists(st.integers(0, 4), max_size=3)
+arrays = st.dictionaries(
+    st.text(min_size=1, max_size=8),
+    st.builds(
+        lambda shape, kind, seed: (
+            torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 100
+        ).to(kind),
+        shapes,
+        st.sampled_from(sorted(TYPES, key=str)),
+        st.integers(0, 99),
+    ),
+    max_size=4,
+)
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+facts = st.dictionaries(st.text(max_size=8), WHOLE | st.text(max_size=8) | st.none())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def flare_s_own_serialisation():
+    fobs_initialize()
+    numpy_decomposers.register()
+
+
+@given(arrays, facts)
+def test_there_and_back_bit_for_bit_through_flare_s_own_bytes(arrays, facts):
+    for write, read in ((as_weights, of_weights), (as_letter, of_letter)):
+        note = read(fobs.loads(fobs.dumps(write(Message(arrays, facts)))))
+        assert note.facts == facts
+        assert note.arrays.keys() == arrays.keys()
+        for name, array in arrays.items():
+            back = note.arrays[name]
+            assert (back.dtype, back.shape) == (array.dtype, array.shape)
+            assert torch.equal(back, array)
+
+
+def test_a_site_s_filters_see_weights_as_numpy_arrays():
+    dxo = from_shareable(as_weights(Message({"values": torch.ones(3)}, {"t": 1})))
+    assert dxo.data_kind == DataKind.WEIGHTS
+    assert isinstance(dxo.data["values"], np.ndarray)
+    assert dxo.data["values"].dtype == np.float32
+    assert from_shareable(as_weights(Message({}, {"t": 1}))).data_kind == DataKind.METRICS
+
+
+def test_what_arrived_may_be_written_into():
+    message = as_weights(Message({"values": torch.ones(3)}))
+    array = from_shareable(message).data["values"]
+    array.flags.writeable = False
+    of_weights(message).arrays["values"].add_(1)
+    assert array.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("read", [of_weights, of_letter])
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        b"AFA1",
+        {},
+        Shareable(),
+        make_reply(ReturnCode.EXECUTION_EXCEPTION),
+        DXO(DataKind.WEIGHTS, {}).to_shareable(),
+        DXO(DataKind.COLLECTION, {"a": DXO(DataKind.WEIGHTS, {})}).to_shareable(),
+        DXO(DataKind.APP_DEFINED, "no table", {"autofedavg_facts": "{}"}).to_shareable(),
+        DXO(
+            DataKind.WEIGHTS, {"v": 1.0}, {"autofedavg_facts": "{}", "autofedavg_bfloat16": []}
+        ).to_shareable(),
+    ],
+)
+def test_what_is_no_note_is_refused(read, message):
+    with pytest.raises(WireError):
+        read(message)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([None, {}], dtype=object),
+        np.array(["text"]),
+        np.zeros(2, dtype=">f4"),
+        np.zeros(2, dtype=[("a", "f4")]),
+        np.zeros(2, dtype=np.complex64),
+        np.zeros(2, dtype=np.uint64),
+        np.array(["2026-11-15"], dtype="datetime64[D]"),
+        np.zeros(2, dtype="timedelta64[s]"),
+        np.zeros(2, dtype=">i2"),
+        np.zeros(2, dtype=np.int16),
+        np.zeros(2, dtype=np.longdouble),
+        np.zeros(2, dtype=np.bool_),
+        np.zeros(2, dtype="V3"),
+        np.zeros(2, dtype=[("x" * 1000, "f4", (2, 2)), ("b", "O")]),
+        np.zeros((0, 2**60), dtype=">f4"),
+    ],
+    ids=lambda array: str(array.dtype)[:20],
+)
+def test_arrays_of_other_kinds_are_refused(array):
+    message = as_weights(Message({"values": torch.ones(3)}))
+    for name in ("values", "other"):
+        spoilt = copy.deepcopy(message)
+        spoilt["DXO"]["data"][name] = array
+        with pytest.raises(WireError) as refused:
+            of_weights(spoilt)
+        assert len(str(refused.value)) < 200, "the sender's words are cut"
+        if array.dtype != np.int16:
+            spoilt["DXO"]["meta"]["autofedavg_bfloat16"] = [name]
+            with pytest.raises(WireError, match="cannot be bfloat16"):
+                of_weights(spoilt)
+
+
+def test_a_flipped_bit_is_refused_unless_a_site_s_filter_says_that_it_was_there():
+    """FLARE notes in a DXO which filters it went through: what they made of it counts."""
+
+    class Clip(DXOFilter):
+        def __init__(self):
+            super().__init__([DataKind.WEIGHTS], None)
+
+        def process_dxo(self, dxo, shareable, fl_ctx):
+            dxo.data["values"] = np.clip(dxo.data["values"], 0, 1)
+            return dxo
+
+    note = Message({"values": torch.arange(3.0)}, {"t": 1})
+    spoilt = as_weights(note)
+    spoilt["DXO"]["data"]["values"] = np.array([0, 1, 2.5], np.float32)
+    with pytest.raises(WireError, match="it was changed on its way: its digest differs"):
+        of_weights(spoilt)
+    filtered = Clip().process(as_weights(note), FLContext())
+    assert of_weights(filtered).arrays["values"].tolist() == [0, 1, 1]
+    for message in (filtered, as_weights(note)):
+        facts = fobs.loads(fobs.dumps(message))
+        facts["DXO"]["meta"]["autofedavg_facts"] = '{"t": 2}'
+        with pytest.raises(WireError, match="changed on its way"):
+            of_weights(facts)
+        none = fobs.loads(fobs.dumps(message))
+        del none["DXO"]["meta"]["autofedavg_digests"]
+        with pytest.raises(WireError, match="carries no digests"):
+            of_weights(none)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.int16])
+@pytest.mark.parametrize("shape", [(0, 2**59), (1,) * 64, (0,) * 64, (2**59, 0, 1)], ids=str)
+def test_arrays_of_odd_shapes_are_read_or_refused(shape, kind):
+    message = as_weights(Message({"values": torch.ones(3)}))
+    message["DXO"]["data"]["values"] = np.zeros(shape, kind)
+    try:
+        note = of_weights(message)
+    except WireError:
+        return
+    assert tuple(note.arrays["values"].shape) == shape
+
+
+JUNK = (None, -1, 2**70, float("nan"), "", "x" * 300, b"\xff", [], {}, [[]], {"a": {}}, True, {1})
+JUNK_ARRAYS = (np.zeros(0), np.ones((2, 2), order="F"), np.float64(3), np.array([None]), "none")
+
+
+def mutated(message: Shareable, dice: random.Random) -> object:
+    """The same message with one to three things changed, anywhere in it."""
+    message = copy.deepcopy(message)
+    for _ in range(dice.randint(1, 3)):
+        tables: list = [message]
+        for table in tables:
+            values = list(table.values()) if isinstance(table, dict) else list(table)
+            tables += [value for value in values if isinstance(value, dict | list)]
+        table = dice.choice([table for table in tables if table])
+        key = dice.choice(list(table)) if isinstance(table, dict) else dice.randrange(len(table))
+        match dice.randrange(5):
+            case 0:
+                del table[key]
+            case 1 if isinstance(table, dict):
+                table[dice.choice((key, "new", 7, None))] = copy.deepcopy(
+                    dice.choice(JUNK + JUNK_ARRAYS)
+                )
+            case 2 if isinstance(table[key], bytes | str) and table[key]:
+                text = table[key]
+                cut = dice.randrange(len(text))
+                table[key] = text[:cut] + text[cut + 1 :] if dice.random() < 0.5 else text[:cut]
+            case _:
+                table[key] = copy.deepcopy(dice.choice(JUNK + JUNK_ARRAYS))
+        if not message:
+            break
+    return message
+
+
+def test_ten_thousand_spoilt_messages_are_notes_or_refused():
+    dice = random.Random(5)
+    note = Message(
+        {"values": torch.arange(6.0), "b": torch.ones(2, dtype=torch.bfloat16)},
+        {"t": 3, "sites": ["A", "B"], "loss": 0.5},
+    )
+    whole = {of_weights: as_weights(note), of_letter: as_letter(note)}
+    refused = turn = 0
+    while turn < FUZZED:
+        read = dice.choice((of_weights, of_letter))
+        message: object = mutated(whole[read], dice)
+        if turn % 4 == 0:  # FLARE's bytes; what FLARE cannot read never comes to us
+            data = bytearray(fobs.dumps(whole[read]))
+            for _ in range(dice.randint(1, 4)):
+                data[dice.randrange(len(data))] = dice.randrange(256)
+            try:
+                message = fobs.loads(bytes(data))
+            except Exception:
+                continue
+        turn += 1
+        try:
+            got = read(message)
+        except WireError:
+            refused += 1
+            continue
+        assert isinstance(got, Message)
+        assert all(isinstance(array, torch.Tensor) for array in got.arrays.values())
+        if read is of_letter:  # its digest lets nothing through that was changed
+            assert got.facts == note.facts
+            assert torch.equal(got.arrays["values"], note.arrays["values"])
+    assert refused > FUZZED / 4

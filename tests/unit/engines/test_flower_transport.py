@@ -1,0 +1,251 @@
+"""The Flower fleet over a grid of made-up nodes: names, losses, answers that are none."""
+
+import itertools
+import threading
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs autofedavg[flower]")
+
+from flwr.app import ConfigRecord, Error, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.task_identity import TaskIdentity
+
+from autofedavg.engines.flower import mailbox as posts
+from autofedavg.engines.flower import roster as rosters
+from autofedavg.engines.flower.codec import pack, unpack
+from autofedavg.engines.flower.records import from_records, to_records
+from autofedavg.engines.flower.transport import FlowerTransport
+from autofedavg.federation import waiting as patience
+from autofedavg.federation.messages import Message, NoReply
+
+
+@pytest.fixture(autouse=True)
+def a_task(monkeypatch):
+    """Flower stamps messages with the task that sends them."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Node:
+    """A made-up SuperNode: its registered name, what it calls itself, how it answers."""
+
+    def __init__(self, says: str = "", registered: str = "", answer=None, stays: bool = False):
+        self.says, self.registered, self.stays = says, registered, stays
+        self.answer = answer or (lambda note: note)
+        self.asked: list[str] = []
+
+    def reply(self, message: FlowerMessage):
+        action = message.metadata.message_type.partition(".")[2]
+        self.asked.append(action)
+        about = {"site": self.says, "stays": "yes" if self.stays else "no"}
+        if action != "ask":
+            return RecordDict({"about": ConfigRecord(about)})
+        given = self.answer(unpack(from_records(message.content)))
+        return to_records(pack(given, about)) if isinstance(given, Message) else given
+
+
+class Grid:
+    """Delivers at once; a node whose answer is None stays silent."""
+
+    def __init__(self, **nodes: Node):
+        self.nodes = {int(name[1:]): node for name, node in nodes.items()}
+        self._ids = itertools.count()
+        self._replies: dict[str, FlowerMessage | None] = {}
+        self.looks = 0
+
+    def get_nodes(self):
+        return [
+            NodeInfo(node_id=id, name=node.registered or None) for id, node in self.nodes.items()
+        ]
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            node = self.nodes.get(message.metadata.dst_node_id)
+            if node is None:
+                ids.append(None)
+                continue
+            ids.append(f"m{next(self._ids)}")
+            content = node.reply(message)
+            self._replies[ids[-1]] = (
+                content
+                if content is None or isinstance(content, Exception | threading.Event)
+                else FlowerMessage(content, reply_to=message)
+            )
+        return ids
+
+    def pull_messages(self, ids):
+        self.looks += 1
+        (id,) = ids
+        found = self._replies[id]
+        if isinstance(found, Exception):
+            raise found
+        if isinstance(found, threading.Event):
+            found.wait(30)
+            return []
+        return [] if found is None else [found]
+
+
+def ask(transport: FlowerTransport, *sites: str, within: float | None = 5.0):
+    note = Message({"beta": torch.ones(2, dtype=torch.float64)}, {"t": 1})
+    return transport.ask("update_beta", dict.fromkeys(sites, note), within)
+
+
+def test_registered_names_are_taken_and_nobody_is_asked():
+    grid = Grid(n1=Node("A", "A"), n2=Node("B", "B"))
+    answers = ask(FlowerTransport(grid), "A", "B")
+    assert torch.equal(answers["A"].arrays["beta"], torch.ones(2, dtype=torch.float64))
+    assert answers["B"].facts == {"t": 1}
+    assert grid.nodes[1].asked == grid.nodes[2].asked == ["ask"]
+
+
+def test_nodes_without_a_registered_name_are_asked_once():
+    grid = Grid(n1=Node("A"), n2=Node("B"), n3=Node(""))
+    transport = FlowerTransport(grid, nameless=True)
+    for _ in range(2):
+        answers = ask(transport, "A", "B", "C")
+        assert isinstance(answers["A"], Message)
+        assert isinstance(answers["B"], Message)
+        assert answers["C"] == NoReply("is not connected")
+    assert grid.nodes[1].asked == ["name", "ask", "ask"]
+
+
+def test_a_key_without_a_name_claims_none():
+    """Whose registered node has not connected yet: nobody is taken for it."""
+    grid = Grid(n1=Node("A"), n2=Node("B", "B"))
+    transport = FlowerTransport(grid)
+    answers = ask(transport, "A", "B")
+    assert isinstance(answers["B"], Message)
+    assert "not connected under a registered name" in answers["A"].reason
+    assert "nodes without one that are there: 1" in answers["A"].reason
+    assert "flwr supernode register --name SITE" in answers["A"].reason
+    assert grid.nodes[1].asked == []
+    del grid.nodes[1]
+    assert ask(transport, "A") == {"A": NoReply("is not connected")}
+    grid.nodes[3] = Node("A", "A")
+    assert isinstance(ask(transport, "A")["A"], Message)
+
+
+@pytest.mark.parametrize(("told", "allowed"), [("yes", True), ("", False), ("no", False)])
+def test_nameless_nodes_are_let_in_by_the_server_s_administrator_alone(told, allowed, monkeypatch):
+    monkeypatch.setenv("AUTOFEDAVG_NAMELESS", told)
+    assert rosters.nameless_allowed() is allowed
+
+
+def test_a_node_under_another_name_than_its_own_is_refused():
+    answers = ask(FlowerTransport(Grid(n1=Node("B", registered="A"))), "A")
+    assert answers["A"] == NoReply("its node 1 is registered as A and calls itself 'B'")
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_two_nodes_under_one_name_are_refused_naming_both(registered):
+    name = "A" if registered else ""
+    grid = Grid(n11=Node("A", name), n22=Node("A", name), n3=Node("B", "B"))
+    transport = FlowerTransport(grid, nameless=True)
+    for _ in range(2):
+        answers = ask(transport, "A", "B")
+        assert isinstance(answers["B"], Message)
+        assert "two nodes go by this name, 11 and 22" in answers["A"].reason
+    del grid.nodes[11]
+    assert isinstance(ask(transport, "A")["A"], Message)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_claim_to_a_registered_name_does_not_knock_its_node_out(first):
+    grid = Grid(n2=Node("A", "A"), n4=Node("B"))
+    grid.nodes[first] = Node("A", answer=lambda _note: Message({}, {"from": "an impostor"}))
+    transport = FlowerTransport(grid, nameless=True)
+    for _ in range(2):
+        answers = ask(transport, "A", "B")
+        assert answers["A"].facts == answers["B"].facts == {"t": 1}
+    assert grid.nodes[first].asked == ["name"]
+    del grid.nodes[2]
+    assert ask(transport, "A") == {"A": NoReply("is not connected")}, "the name stays its own"
+    assert "ask" not in grid.nodes[first].asked
+    grid.nodes[9] = Node("A", "A")
+    assert isinstance(ask(transport, "A")["A"], Message)
+
+
+def test_a_node_that_is_gone_and_came_back_under_a_new_id_is_not_two(monkeypatch):
+    monkeypatch.setattr(rosters, "NAMING", 0.5)
+    grid = Grid(n1=Node("A"))
+    transport = FlowerTransport(grid, nameless=True)
+    assert isinstance(ask(transport, "A")["A"], Message)
+    grid.nodes[1].reply = lambda _message: None  # dead, but not yet missed by the SuperLink
+    grid.nodes[2] = Node("A")
+    assert isinstance(ask(transport, "A")["A"], Message)
+    del grid.nodes[1]
+    assert isinstance(ask(transport, "A")["A"], Message)
+
+
+def test_the_silent_the_failing_and_the_garbled_are_lost_and_hold_nobody_up():
+    grid = Grid(
+        n1=Node("A", "A", answer=lambda _note: None),
+        n2=Node("B", "B", answer=lambda _note: Error(8, "ClientApp \x1b[2J crashed")),
+        n3=Node("C", "C", answer=lambda _note: RecordDict({"else": ConfigRecord({})})),
+        n4=Node("D", "D", answer=lambda _note: KeyError("a reply that cannot be inflated")),
+        n5=Node("E", "E"),
+    )
+    started = time.monotonic()
+    answers = ask(FlowerTransport(grid), "A", "B", "C", "D", "E", within=6.0)
+    assert 5.9 < time.monotonic() - started < 9
+    assert answers["A"] == NoReply("no answer within 6 s")
+    assert answers["B"].reason == "ClientApp �[2J crashed (Flower's error 8)"
+    assert answers["C"].reason.startswith("its answer cannot be used: this is no note")
+    assert answers["D"].reason == "its answer cannot be used: KeyError in reading it"
+    assert isinstance(answers["E"], Message)
+
+
+def test_one_that_is_stuck_half_way_through_its_answer_holds_nobody_up(monkeypatch):
+    monkeypatch.setattr(posts, "STUCK", 0.3)
+    stuck = threading.Event()
+    grid = Grid(n1=Node("A", "A", answer=lambda _note: stuck), n2=Node("B", "B"))
+    try:
+        answers = ask(FlowerTransport(grid), "A", "B", within=3.0)
+    finally:
+        stuck.set()
+    assert answers["A"] == NoReply("no answer within 3 s")
+    assert isinstance(answers["B"], Message)
+
+
+def test_only_nodes_that_stay_are_kept_awake():
+    grid = Grid(n1=Node("A", "A", stays=True), n2=Node("B", "B"))
+    transport = FlowerTransport(grid)
+    ask(transport, "A", "B")
+    ask(transport, "A", "B")
+    assert grid.nodes[1].asked == ["ask", "ask", "awake"]
+    assert grid.nodes[2].asked == ["ask", "ask"]
+    transport.close()
+    assert grid.nodes[1].asked[-1] == grid.nodes[2].asked[-1] == "bye"
+
+
+def test_the_log_says_who_is_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(patience, "MINUTE", 0.3)
+    caplog.set_level("INFO", logger="autofedavg")
+    grid = Grid(n1=Node("A", "A"), n2=Node("B", "B", answer=lambda _note: None))
+    answers = ask(FlowerTransport(grid), "A", "B", within=1.5)
+    assert isinstance(answers["B"], NoReply)
+    said = [r.getMessage() for r in caplog.records if "waiting for" in r.getMessage()]
+    assert said
+    assert all(": waiting for B, " in line for line in said)
+
+
+def test_no_limit_is_waited_for_ever():
+    late = Node("A", "A", answer=lambda _note: None)
+    grid = Grid(n1=late)
+    done = []
+    asking = threading.Thread(
+        target=lambda: done.append(ask(FlowerTransport(grid), "A", within=None)), daemon=True
+    )
+    asking.start()
+    asking.join(1.5)
+    assert asking.is_alive()
+    assert not done
+    answer = to_records(pack(Message({}, {"ok": 1}), {"site": "A"}))
+    grid.pull_messages = lambda _ids: [FlowerMessage(answer, 1, "query")]
+    asking.join(5)
+    assert done[0]["A"].facts == {"ok": 1}
