@@ -15,7 +15,7 @@ from nvflare.apis.fl_constant import AdminCommandNames
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.message import Message as CellMessage
-from nvflare.private.admin_defs import CellMessage as AdminMessage
+from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.defs import SysCommandTopic
 
 from autofedavg.engines.flare import executor as executors

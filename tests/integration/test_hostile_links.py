@@ -12,7 +12,7 @@ from autofedavg import cli
 from autofedavg.core.errors import RunError
 from autofedavg.experiment import files
 from autofedavg.experiment import folder_writer as store
-from autofedavg.experiment.checkpoint_names import ClientState, local_name
+from autofedavg.experiment.checkpoint_names import CheckpointNames, local_name
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from folders import write_study
 
@@ -131,7 +131,7 @@ def test_a_site_of_any_name_has_a_file(tmp_path, site) -> None:
     folder.save_round(1, {"w": torch.ones(1)}, {"models": {name: f"{name}@123456"}})
     assert folder.has(name)
     assert torch.equal(folder.load(name).tensors["w"], torch.ones(2))
-    assert ClientState(tmp_path / "checkpoints").models() == [f"{name}@123456"]
+    assert CheckpointNames(tmp_path / "checkpoints").models() == [f"{name}@123456"]
     assert {path.parent for path in tmp_path.rglob("*.safetensors")} == {tmp_path / "checkpoints"}
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 import torch
-from autofedavg.report.messages import notes_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -13,6 +12,7 @@ from autofedavg import LoaderSite, Training, federate
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.federation.port import Federation
+from autofedavg.report.notes import notes_of
 from autofedavg.report.read import read_results
 from autofedavg.report.values import shared_settings
 from autofedavg.studies.machine import Machine
