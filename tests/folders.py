@@ -103,7 +103,7 @@ def write_run(
 
 def model_file(run: Path, name: str = "best-global", ending: str = "json") -> Path:
     """A file of a model that holds in a run folder."""
-    return run / "checkpoints" / f"{RunFolder(run).shelf.written(name)}.{ending}"
+    return run / "checkpoints" / f"{RunFolder(run).checkpoints.written(name)}.{ending}"
 
 
 def _round(t, random, method, sites, layers, learns, alone) -> dict:
