@@ -201,7 +201,7 @@ def test_report_refuses_an_unknown_baseline(finished) -> None:
 def test_a_read_only_place_is_told(tiny, tmp_path, monkeypatch) -> None:
     import errno
 
-    from autofedavg.experiment import store
+    from autofedavg.experiment import folder_writer as store
 
     def refuse(path, content):
         raise OSError(errno.EROFS, "Read-only file system", str(path))

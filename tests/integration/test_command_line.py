@@ -124,7 +124,7 @@ def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) 
 
 
 def test_report_says_how_far_it_has_read(study_folder, say, monkeypatch) -> None:
-    from autofedavg import progress
+    from autofedavg.monitor import progress
 
     monkeypatch.setattr(progress, "EVERY", 0.0)
     runs = len(list(study_folder.rglob("config.toml")))
@@ -341,7 +341,7 @@ def test_the_version_is_told(say) -> None:
 
 
 def test_a_log_gets_a_line_now_and_then(tiny, tmp_path, say, monkeypatch) -> None:
-    from autofedavg import progress
+    from autofedavg.monitor import progress
 
     monkeypatch.setattr(progress, "EVERY", 0.0)
     code, _, err = say("run", tiny, "--only", "fedavg", "--set", "rounds=2", "--out", tmp_path)

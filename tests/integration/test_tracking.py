@@ -489,7 +489,7 @@ def test_unknown_trackers_are_refused_before_any_work(
 def test_a_missing_package_is_told_with_its_extra(
     tiny, tmp_path, say, monkeypatch, tracker
 ) -> None:
-    from autofedavg.monitor.trackers import trackers
+    from autofedavg.monitor.trackers import registry as trackers
 
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     code, _, err = say("run", tiny, "--out", tmp_path / "runs", "--track", tracker)
