@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup demo test test-all check lint types contracts tests unit bench clean
+.PHONY: help setup demo test test-more test-all lint types contracts quick docs bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -30,9 +30,16 @@ demo: $(READY)  ## three hospitals, the rows of the paper's Table 2, in minutes
 	$(BIN)/autofedavg run configs/demo.toml --out runs/$(NOW)
 	$(BIN)/autofedavg report runs/$(NOW)/demo --out reports/$(NOW)
 
-test: check  ## everything that must hold before a commit lands
+test: lint types contracts quick  ## the first tier: tools, equations, units, contracts; under four minutes
 
-check: lint types contracts tests
+test-more: $(READY) docs  ## the second: processes, engines, a browser, exports, published results, coverage
+	$(BIN)/coverage erase
+	$(BIN)/pytest -m "not slow" $(BESIDE) --durations=20 --durations-min=5 --cov --cov-report= --doctest-modules tests src
+	$(BIN)/coverage report --fail-under=90
+	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
+
+test-all: lint types contracts docs  ## everything, slow tests and the GPU's included
+	$(BIN)/pytest $(BESIDE) --doctest-modules tests src
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench docs examples conftest.py
@@ -46,17 +53,8 @@ types: $(READY)
 contracts: $(READY)
 	$(BIN)/lint-imports
 
-tests: $(READY)
-	$(BIN)/coverage erase
-	$(BIN)/pytest -m "not slow" $(BESIDE) --durations=20 --durations-min=5 --cov --cov-report=
-	$(BIN)/coverage report --fail-under=90
-	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
-
-unit: $(READY)  ## the quick tests: every equation, every unit
-	$(BIN)/pytest -m "not slow" $(BESIDE) tests/paper tests/unit
-
-test-all: lint types contracts  ## also the long checks
-	$(BIN)/pytest $(BESIDE)
+quick: $(READY)
+	$(BIN)/pytest -m "not (browser or engine or export or process or published or slow or trains)" $(BESIDE) -p no:cacheprovider tests
 
 bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one run
 	$(BIN)/python -m bench

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation.port import Federation
 from browsing import browser, open_page  # noqa: F401 - fixtures for all tests
+from tiers import is_costly, mark, without_programs
 from toy import DirectFleet, toy_problem
 
 # The toy networks are far too small for threads, which wait for each other on a busy machine.
@@ -20,6 +21,20 @@ torch.set_num_threads(1)
 
 settings.register_profile("suite", deadline=None, max_examples=60, derandomize=True, database=None)
 settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items):
+    mark(items)
+
+
+@pytest.fixture(autouse=True)
+def tier_one_starts_nothing(request):
+    """The first tier stays quick: none of its tests starts an interpreter."""
+    if is_costly(request.node):
+        yield
+        return
+    with without_programs():
+        yield
 
 
 @pytest.fixture

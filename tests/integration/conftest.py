@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import subprocess
@@ -5,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests_tiny import TINY
+from tests_tiny import TINY, committed_tiny, run_tiny
 
-from autofedavg import cli, read_study, run_study
+from autofedavg import cli
 from trained_models import train_pictures, train_scans
 
 
@@ -33,10 +34,28 @@ def tiny(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_home(tmp_path_factory) -> Path:
-    """The finished study folder of the tiny study; not to be written into."""
-    folder = tmp_path_factory.mktemp("tiny")
-    (folder / "tiny.toml").write_text(TINY)
-    return run_study(read_study(folder / "tiny.toml"), folder / "runs")
+    """The finished study folder of the tiny study, as committed; not to be written into."""
+    return committed_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tiny_trained(tmp_path_factory) -> Path:
+    """The tiny study run on this machine, once for all workers; not to be written into.
+
+    For tests that compare with numbers which this machine computes.
+    """
+    shared = tmp_path_factory.getbasetemp().parent / "tiny-trained"
+    shared.mkdir(exist_ok=True)
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        home = shared / "runs" / "tiny"
+        return home if (shared / "whole").exists() else _trained(shared)
+
+
+def _trained(shared: Path) -> Path:
+    home = run_tiny(shared)
+    (shared / "whole").touch()
+    return home
 
 
 @pytest.fixture(scope="session")

@@ -68,13 +68,13 @@ class Told(Observer):
         self.events.append(("failed", self.run))
 
 
-def test_the_same_results_as_one_after_another(tiny, tiny_home, tmp_path, monkeypatch) -> None:
+def test_the_same_results_as_one_after_another(tiny, tiny_trained, tmp_path, monkeypatch) -> None:
     # Weights are in the order of the names, whatever the task's own order is.
     monkeypatch.setattr(Synthetic, "site_names", lambda _: ["III", "I", "II"])
     told = Told()
     home = run_study(read_study(tiny), tmp_path / "runs", None, told, at_once=2)
     for row in ROWS:
-        assert outcome(home / row / "seed-0") == outcome(tiny_home / row / "seed-0")
+        assert outcome(home / row / "seed-0") == outcome(tiny_trained / row / "seed-0")
     kinds = [event[0] for event in told.events]
     assert told.events[:2] == [("started", "local-only", 1, 3), ("started", "fedavg", 2, 3)]
     assert kinds.index("finished") < kinds.index("started", 2)  # the third waits for a place
@@ -112,8 +112,8 @@ def unfinished(home: Path, tmp_path: Path, *rows: str) -> Path:
     return copied
 
 
-def test_damaged_folders_do_not_stop_the_others(tiny_home, tmp_path, say) -> None:
-    home = unfinished(tiny_home, tmp_path, *ROWS)
+def test_damaged_folders_do_not_stop_the_others(tiny_trained, tmp_path, say) -> None:
+    home = unfinished(tiny_trained, tmp_path, *ROWS)
     first, second, third = (home / row / "seed-0" for row in ROWS)
     path = first / "checkpoints" / "last-3.json"
     path.write_text(json.dumps({"sha256": json.loads(path.read_text())["sha256"]}))
@@ -130,9 +130,9 @@ def test_damaged_folders_do_not_stop_the_others(tiny_home, tmp_path, say) -> Non
 
 
 def test_a_failure_that_nobody_foresaw_is_told_whole_and_stops_nobody(
-    tiny_home, tmp_path, say, monkeypatch
+    tiny_trained, tmp_path, say, monkeypatch
 ) -> None:
-    home = unfinished(tiny_home, tmp_path, *ROWS)
+    home = unfinished(tiny_trained, tmp_path, *ROWS)
     first, *others = (home / row / "seed-0" for row in ROWS)
     python = tmp_path / "python"  # one that fails for the first run alone
     python.write_text(
@@ -152,8 +152,8 @@ esac
     assert [state(other) for other in others] == ["finished"] * len(others)
 
 
-def test_the_kind_of_an_error_is_kept(tiny_home, tmp_path, say) -> None:
-    home = unfinished(tiny_home, tmp_path, "fedavg")
+def test_the_kind_of_an_error_is_kept(tiny_trained, tmp_path, say) -> None:
+    home = unfinished(tiny_trained, tmp_path, "fedavg")
     path = home / "fedavg" / "seed-0" / "environment.json"
     about = json.loads(path.read_text())
     about["data"]["split_sha256"] = "other"
@@ -165,16 +165,16 @@ def test_the_kind_of_an_error_is_kept(tiny_home, tmp_path, say) -> None:
     assert last.count("fedavg/seed-0") == 1
 
 
-def test_another_number_of_threads_is_refused_before_anything_runs(tiny_home, tmp_path) -> None:
-    home = unfinished(tiny_home, tmp_path, "fedavg")
+def test_another_number_of_threads_is_refused_before_anything_runs(tiny_trained, tmp_path) -> None:
+    home = unfinished(tiny_trained, tmp_path, "fedavg")
     told = Told()
     with pytest.raises(ConfigError, match="was begun with"):
         resume(home, Machine(threads=7), told, at_once=2)
     assert {event[0] for event in told.events} <= {"found"}
 
 
-def test_a_run_that_another_process_holds_is_left_alone(tiny_home, tmp_path) -> None:
-    folder = unfinished(tiny_home, tmp_path, "fedavg") / "fedavg" / "seed-0"
+def test_a_run_that_another_process_holds_is_left_alone(tiny_trained, tmp_path) -> None:
+    folder = unfinished(tiny_trained, tmp_path, "fedavg") / "fedavg" / "seed-0"
     with RunFolder(folder).lock():
         _mark_interrupted(folder)
         assert state(folder) == "running"
@@ -214,26 +214,28 @@ def test_nobody_is_left_when_the_command_is_killed(tiny, tmp_path, start) -> Non
     assert not psutil.wait_procs(family, timeout=15)[1]
 
 
-def test_finished_runs_are_passed_over(tiny_home, tmp_path) -> None:
-    home = shutil.copytree(tiny_home, tmp_path / "tiny")
+def test_finished_runs_are_passed_over(tiny_trained, tmp_path) -> None:
+    home = shutil.copytree(tiny_trained, tmp_path / "tiny")
     told = Told()
     resume(home, None, told, at_once=2)
     assert told.events == [("found", row) for row in ROWS]
 
 
-def test_real_engines_take_one_at_a_time(tiny, tiny_home, tmp_path) -> None:
+def test_real_engines_take_one_at_a_time(tiny, tiny_trained, tmp_path) -> None:
     flower = Machine(engine="flower")
     with pytest.raises(ConfigError, match="made one after another"):
         run_study(read_study(tiny), tmp_path, flower, at_once=2)
     assert not list(tmp_path.rglob("study.json"))
     with pytest.raises(ConfigError, match="made one after another"):
-        resume(tiny_home, flower, at_once=2)
+        resume(tiny_trained, flower, at_once=2)
 
 
-def test_a_finished_run_of_a_real_engine_is_no_hindrance(tiny_home, tmp_path, monkeypatch) -> None:
+def test_a_finished_run_of_a_real_engine_is_no_hindrance(
+    tiny_trained, tmp_path, monkeypatch
+) -> None:
     started = []
     monkeypatch.setattr(_Processes, "start", lambda _self, run, _observer: started.append(run))
-    home = unfinished(tiny_home, tmp_path, "n-dirichlet")
+    home = unfinished(tiny_trained, tmp_path, "n-dirichlet")
     for row in ("fedavg", "n-dirichlet"):
         resume(home, at_once=2)
         path = home / row / "seed-0" / "environment.json"

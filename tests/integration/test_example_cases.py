@@ -49,16 +49,16 @@ def coloured(panel, colour) -> bool:
 
 
 @pytest.fixture(scope="module")
-def tiny_examples(tiny_home):
+def tiny_examples(tiny_trained):
     told = []
-    made = example_cases(read_results([tiny_home]), progress=lambda *what: told.append(what))
+    made = example_cases(read_results([tiny_trained]), progress=lambda *what: told.append(what))
     return made, told
 
 
-def test_every_site_is_shown_with_the_scores_on_disk(tiny_home, tiny_examples) -> None:
+def test_every_site_is_shown_with_the_scores_on_disk(tiny_trained, tiny_examples) -> None:
     made, told = tiny_examples
     assert (made.baseline, made.method) == ("FedAvg", METHOD)
-    then, now = (scores(tiny_home / row / "seed-0") for row in ("fedavg", "n-dirichlet"))
+    then, now = (scores(tiny_trained / row / "seed-0") for row in ("fedavg", "n-dirichlet"))
     assert [(case.site, case.case) for case in made.cases if case.site != "I"] == [
         key for key in sorted(then) if key[0] != "I"
     ]
@@ -82,10 +82,10 @@ def test_every_site_is_shown_with_the_scores_on_disk(tiny_home, tiny_examples) -
     assert any("right is on the left" in message for message in made.notes)
 
 
-def test_pictures_show_image_label_and_what_each_model_finds(tiny_home, tiny_examples) -> None:
+def test_pictures_show_image_label_and_what_each_model_finds(tiny_trained, tiny_examples) -> None:
     """Made a second time by the way that training and scoring go."""
     made, _ = tiny_examples
-    runs = [load_trained(tiny_home / row / "seed-0") for row in ("fedavg", "n-dirichlet")]
+    runs = [load_trained(tiny_trained / row / "seed-0") for row in ("fedavg", "n-dirichlet")]
     task = runs[0].config.task
     assert isinstance(task, Synthetic)
     sites = task.problem().sites
@@ -113,8 +113,8 @@ def test_pictures_show_image_label_and_what_each_model_finds(tiny_home, tiny_exa
     assert [key.what for key in made.key] == ["label", "segmentation"]
 
 
-def test_a_row_may_be_named(tiny_home) -> None:
-    results = read_results([tiny_home])
+def test_a_row_may_be_named(tiny_trained) -> None:
+    results = read_results([tiny_trained])
     assert example_cases(results, "n-dirichlet").method == METHOD
     with pytest.raises(RunError, match="did you mean n-dirichlet"):
         example_cases(results, "n-dirichle")
@@ -128,23 +128,23 @@ def test_a_row_may_be_named(tiny_home) -> None:
         ("", "local-only", "no row beside the baseline is finished and has a global model"),
     ],
 )
-def test_rows_that_cannot_be_compared_are_told(tiny_home, row, baseline, said) -> None:
-    made = example_cases(read_results([tiny_home], baseline), row)
+def test_rows_that_cannot_be_compared_are_told(tiny_trained, row, baseline, said) -> None:
+    made = example_cases(read_results([tiny_trained], baseline), row)
     assert not made.cases
     assert [
         message for message in made.notes if message.startswith("no pictures: ") and said in message
     ]
 
 
-def test_without_a_baseline_there_are_no_pictures(tiny_home) -> None:
-    made = example_cases(read_results([tiny_home / "n-dirichlet", tiny_home / "local-only"]))
+def test_without_a_baseline_there_are_no_pictures(tiny_trained) -> None:
+    made = example_cases(read_results([tiny_trained / "n-dirichlet", tiny_trained / "local-only"]))
     assert (made.baseline, made.cases) == ("", ())
     assert "no pictures: there is no baseline" in made.notes[0]
 
 
 @pytest.fixture
-def copied(tiny_home, tmp_path) -> Path:
-    shutil.copytree(tiny_home, tmp_path / "tiny")
+def copied(tiny_trained, tmp_path) -> Path:
+    shutil.copytree(tiny_trained, tmp_path / "tiny")
     return tmp_path / "tiny"
 
 
@@ -227,13 +227,13 @@ def test_a_score_that_cannot_be_had_again_is_told_with_the_likely_reason(copied)
     assert "(other device, processor)" in mismatches(copied)[0]
 
 
-def test_errors_in_the_program_are_not_hidden(tiny_home, monkeypatch) -> None:
+def test_errors_in_the_program_are_not_hidden(tiny_trained, monkeypatch) -> None:
     def broken(*_):
         raise ValueError("a mistake")
 
     monkeypatch.setattr(report, "_draw_case", broken)
     with pytest.raises(ValueError, match="a mistake"):
-        example_cases(read_results([tiny_home]))
+        example_cases(read_results([tiny_trained]))
 
 
 STUDY = """

@@ -50,8 +50,8 @@ def read(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("format", FILES)
-def test_every_format_is_the_network_in_any_batch_and_size(say, tiny_home, tmp_path, format):
-    run, out = tiny_home / "fedavg" / "seed-0", tmp_path / "out"
+def test_every_format_is_the_network_in_any_batch_and_size(say, tiny_trained, tmp_path, format):
+    run, out = tiny_trained / "fedavg" / "seed-0", tmp_path / "out"
     code, told, talk = say("export-model", run, "--out", out, "--format", format)
     assert code == 0
     assert told.split() == [str(out / FILES[format]), str(out / "preprocessing.json")]
@@ -69,8 +69,8 @@ def test_every_format_is_the_network_in_any_batch_and_size(say, tiny_home, tmp_p
     assert model["compared"]["shapes"] == [[2, 1, 4, 4, 4], [1, 1, 16, 16, 8]]
 
 
-def test_onnx_names_its_ports_and_its_opset_and_passes_the_checker(say, tiny_home, tmp_path):
-    say("export-model", tiny_home / "fedavg", "--out", tmp_path, "--format", "onnx")
+def test_onnx_names_its_ports_and_its_opset_and_passes_the_checker(say, tiny_trained, tmp_path):
+    say("export-model", tiny_trained / "fedavg", "--out", tmp_path, "--format", "onnx")
     proto = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(proto, full_check=True)
     (taken,), (given,) = proto.graph.input, proto.graph.output
@@ -80,8 +80,8 @@ def test_onnx_names_its_ports_and_its_opset_and_passes_the_checker(say, tiny_hom
     assert recipe["model"]["opset"] == proto.opset_import[0].version
 
 
-def test_the_json_says_what_the_configuration_says(say, tiny_home, tmp_path):
-    run = tiny_home / "n-dirichlet" / "seed-0"
+def test_the_json_says_what_the_configuration_says(say, tiny_trained, tmp_path):
+    run = tiny_trained / "n-dirichlet" / "seed-0"
     say("export-model", run, "--out", tmp_path)
     recipe, trained = read(tmp_path), load_trained(run)
     how: Pipeline = trained.config.task.pipeline
@@ -131,8 +131,8 @@ def test_only_steps_that_are_taken_are_listed(say, tmp_path, change, step, expec
     assert recipe["back"]["cut_away"] == ("background" if cut else None)
 
 
-def test_a_sites_own_model_is_another_one(say, tiny_home, tmp_path):
-    run = tiny_home / "fedavg" / "seed-0"
+def test_a_sites_own_model_is_another_one(say, tiny_trained, tmp_path):
+    run = tiny_trained / "fedavg" / "seed-0"
     code, told, _ = say("export-model", run, "--out", tmp_path, "--model", "local-II", "--json")
     answer = json.loads(told)
     assert code == 0
@@ -221,8 +221,8 @@ def test_a_grown_network_of_fedma_keeps_its_form(say, tmp_path):
     assert read(tmp_path)["provenance"]["form"]["widths"][1] == 70
 
 
-def test_an_export_that_is_there_stays_unless_told_otherwise(say, tiny_home, tmp_path):
-    run = tiny_home / "fedavg" / "seed-0"
+def test_an_export_that_is_there_stays_unless_told_otherwise(say, tiny_trained, tmp_path):
+    run = tiny_trained / "fedavg" / "seed-0"
     say("export-model", run, "--out", tmp_path, "--format", "onnx")
     (tmp_path / "notes.txt").write_text("mine")
     before = (tmp_path / "model.onnx").read_bytes()
@@ -238,19 +238,21 @@ def test_an_export_that_is_there_stays_unless_told_otherwise(say, tiny_home, tmp
     assert names == ["model.ts", "notes.txt", "preprocessing.json"]  # no model of another recipe
 
 
-def test_a_folders_own_documents_are_no_export(say, tiny_home, tmp_path):
+def test_a_folders_own_documents_are_no_export(say, tiny_trained, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "README.md").write_text("mine")
     bundle = ("--out", tmp_path, "--format", "bundle")
-    code, _, talk = say("export-model", tiny_home / "fedavg", *bundle)
+    code, _, talk = say("export-model", tiny_trained / "fedavg", *bundle)
     assert code == 2
     assert "docs/README.md is there already" in talk
-    assert say("export-model", tiny_home / "fedavg", "--out", tmp_path, "--overwrite")[0] == 0
+    assert say("export-model", tiny_trained / "fedavg", "--out", tmp_path, "--overwrite")[0] == 0
     assert (tmp_path / "docs" / "README.md").read_text() == "mine"
 
 
 @pytest.mark.parametrize("spoil", [1e-2, float("nan")])
-def test_a_file_that_differs_is_refused_and_not_kept(say, tiny_home, tmp_path, monkeypatch, spoil):
+def test_a_file_that_differs_is_refused_and_not_kept(
+    say, tiny_trained, tmp_path, monkeypatch, spoil
+):
     honest = formats.FORMATS["torchscript"]
 
     def write(network, ports, path):
@@ -264,7 +266,7 @@ def test_a_file_that_differs_is_refused_and_not_kept(say, tiny_home, tmp_path, m
         formats.FORMATS, "torchscript", formats.Format(honest.file, write, honest.load)
     )
     out = tmp_path / "out"
-    code, told, talk = say("export-model", tiny_home / "fedavg", "--out", out)
+    code, told, talk = say("export-model", tiny_trained / "fedavg", "--out", out)
     assert code == 1
     assert not told
     assert "model.ts differ from the network's by" in talk
@@ -272,34 +274,36 @@ def test_a_file_that_differs_is_refused_and_not_kept(say, tiny_home, tmp_path, m
     assert not out.exists()
 
 
-def test_a_network_that_no_exporter_can_follow_is_named(say, tiny_home, tmp_path, monkeypatch):
+def test_a_network_that_no_exporter_can_follow_is_named(say, tiny_trained, tmp_path, monkeypatch):
     def write(network, ports, path):
         raise RuntimeError("data-dependent branch\nand a long story")
 
     honest = formats.FORMATS["onnx"]
     monkeypatch.setitem(formats.FORMATS, "onnx", formats.Format(honest.file, write, honest.load))
     arguments = ("--out", tmp_path / "out", "--format", "onnx")
-    code, _, talk = say("export-model", tiny_home / "fedavg", *arguments)
+    code, _, talk = say("export-model", tiny_trained / "fedavg", *arguments)
     assert code == 1
     assert "cannot be written as onnx (data-dependent branch)" in talk
     assert "try another --format" in talk
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])
-def test_onnx_asks_for_its_extra(say, tiny_home, tmp_path, monkeypatch, package):
+def test_onnx_asks_for_its_extra(say, tiny_trained, tmp_path, monkeypatch, package):
     monkeypatch.setattr(formats, "import_module", without(package))
     out = tmp_path / "out"
-    code, _, talk = say("export-model", tiny_home / "fedavg", "--out", out, "--format", "onnx")
+    code, _, talk = say("export-model", tiny_trained / "fedavg", "--out", out, "--format", "onnx")
     assert code == 2
     assert f"{package} is not installed; pip install 'autofedavg[onnx]'" in talk
     assert not out.exists()
 
 
 def test_without_onnxruntime_an_onnx_file_is_not_verified_and_says_so(
-    say, tiny_home, tmp_path, monkeypatch
+    say, tiny_trained, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(formats, "import_module", without("onnxruntime"))
-    code, _, talk = say("export-model", tiny_home / "fedavg", "--out", tmp_path, "--format", "onnx")
+    code, _, talk = say(
+        "export-model", tiny_trained / "fedavg", "--out", tmp_path, "--format", "onnx"
+    )
     assert code == 0
     assert "model.onnx is not verified: onnxruntime is not installed" in talk
     assert read(tmp_path)["model"]["compared"]["verified"] is False
@@ -317,12 +321,12 @@ def without(package: str):
 
 
 def test_a_task_that_does_not_say_how_inputs_are_made_is_named(
-    say, tiny_home, tmp_path, monkeypatch
+    say, tiny_trained, tmp_path, monkeypatch
 ):
     from autofedavg.tasks.synthetic.task import Synthetic
 
     monkeypatch.delattr(Synthetic, "preprocessing")
-    code, _, talk = say("export-model", tiny_home / "fedavg", "--out", tmp_path)
+    code, _, talk = say("export-model", tiny_trained / "fedavg", "--out", tmp_path)
     assert code == 2
     assert "task Synthetic: this task does not say how its inputs are made" in talk
 
@@ -335,16 +339,16 @@ def test_a_task_that_does_not_say_how_inputs_are_made_is_named(
         (".", (), "3 runs below this folder"),
     ],
 )
-def test_a_model_that_is_not_there_is_named(say, tiny_home, tmp_path, place, more, text):
-    code, _, talk = say("export-model", tiny_home / place, "--out", tmp_path / "out", *more)
+def test_a_model_that_is_not_there_is_named(say, tiny_trained, tmp_path, place, more, text):
+    code, _, talk = say("export-model", tiny_trained / place, "--out", tmp_path / "out", *more)
     assert code == 1
     assert text in talk
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told(say, tiny_home, tmp_path):
+def test_a_folder_that_cannot_be_written_is_told(say, tiny_trained, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, talk = say("export-model", tiny_home / "fedavg", "--out", tmp_path / "file" / "out")
+    code, _, talk = say("export-model", tiny_trained / "fedavg", "--out", tmp_path / "file" / "out")
     assert code == 1
     assert "cannot write: Not a directory" in talk
     assert "--out" in talk
@@ -359,8 +363,8 @@ def test_large_windows_are_compared_in_part():
     assert formats.Ports("i", "o", 1, (96, 96, 48), (16, 16, 16)).large() == (1, 1, 96, 96, 48)
 
 
-def test_the_same_model_is_compared_by_the_same_numbers(tiny_home):
-    network = load_trained(tiny_home / "fedavg").network
+def test_the_same_model_is_compared_by_the_same_numbers(tiny_trained):
+    network = load_trained(tiny_trained / "fedavg").network
     ports = formats.Ports("image", "logits", 1, (16, 16, 8), (2, 2, 2))
     one, two = (export.largest_difference(lambda x: x * 0, network, ports) for _ in range(2))
     assert one == two

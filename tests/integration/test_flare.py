@@ -41,15 +41,15 @@ def flare(tmp_path_factory):
 
 
 @pytest.mark.slow  # through the command, and in every run of the tests: test_engines.py
-def test_the_simulators_bits(flare, study, tiny_home):
+def test_the_simulators_bits(flare, study, tiny_trained):
     ticks = []
     flare.run(job_of(study, "n-dirichlet"), lambda: ticks.append(1))
-    assert_same_run(tiny_home / "n-dirichlet" / "seed-0", flare.runs / "tiny/n-dirichlet/seed-0")
+    assert_same_run(tiny_trained / "n-dirichlet" / "seed-0", flare.runs / "tiny/n-dirichlet/seed-0")
     assert len(ticks) > 10
 
 
 @pytest.mark.slow
-def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_path):
+def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_trained, tmp_path):
     job = export(job_of(study, "n-dirichlet"), tmp_path / "job")
     allowed = {"class_allow_list": [CONTROLLER, EXECUTOR]}
     (tmp_path / "w" / "local").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_home, tmp_p
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     made = list((tmp_path / "w").rglob("seed-0/status.json"))
     assert made, done.stdout[-4000:] + done.stderr[-4000:]
-    assert_same_run(tiny_home / "n-dirichlet" / "seed-0", made[0].parent)
+    assert_same_run(tiny_trained / "n-dirichlet" / "seed-0", made[0].parent)
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_site_that_is_killed_while_the_others_join_is_named_within_seconds(fla
 
 
 @pytest.mark.slow
-def test_an_exported_job_runs_in_flares_poc_mode(study, tiny_home, tmp_path):
+def test_an_exported_job_runs_in_flares_poc_mode(study, tiny_trained, tmp_path):
     with socket.socket() as door:
         if not door.connect_ex(("127.0.0.1", POC_PORT)):
             pytest.skip(f"port {POC_PORT}, which FLARE's POC mode wants, is taken")
@@ -149,4 +149,4 @@ def test_an_exported_job_runs_in_flares_poc_mode(study, tiny_home, tmp_path):
     finally:
         nvflare("poc", "stop")
     made = kits / "server" / "autofedavg-runs" / "tiny" / "n-dirichlet" / "seed-0"
-    assert_same_run(tiny_home / "n-dirichlet" / "seed-0", made)
+    assert_same_run(tiny_trained / "n-dirichlet" / "seed-0", made)

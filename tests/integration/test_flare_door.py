@@ -78,7 +78,7 @@ def flare(tmp_path_factory):
 
 
 def test_a_site_that_asks_another_is_refused_and_the_run_is_as_if_it_had_not(
-    flare, study, tiny_home
+    flare, study, tiny_trained
 ):
     folder = export(job_of(study, "n-dirichlet"), flare.scratch / "job")
     meta = json.loads((folder / "meta.json").read_text())
@@ -99,7 +99,7 @@ def test_a_site_that_asks_another_is_refused_and_the_run_is_as_if_it_had_not(
     asked = (flare.scratch / "II.log").read_text()
     for what in ("aux_communication autofedavg", "admin sys.shell", "client_command check_status"):
         assert [line for line in asked.splitlines() if "refused: I." in line and what in line], what
-    assert_same_run(tiny_home / "n-dirichlet" / "seed-0", flare.runs / "tiny/n-dirichlet/seed-0")
+    assert_same_run(tiny_trained / "n-dirichlet" / "seed-0", flare.runs / "tiny/n-dirichlet/seed-0")
 
 
 def test_a_job_with_code_of_its_own_runs_nowhere(flare, study, tmp_path):

@@ -53,9 +53,9 @@ def two_channels(folder: Path, seed: int, affine: np.ndarray, order=(0, 1, 2)) -
 
 
 @pytest.mark.parametrize("model", ["global", "local-II"])
-def test_the_dice_of_the_files_is_the_dice_of_the_run(say, tiny_home, tmp_path, model) -> None:
-    run = tiny_home / "n-dirichlet" / "seed-0"
-    volumes = read_study(tiny_home.parent.parent / "tiny.toml").runs[0].task.folder()
+def test_the_dice_of_the_files_is_the_dice_of_the_run(say, tiny_trained, tmp_path, model) -> None:
+    run = tiny_trained / "n-dirichlet" / "seed-0"
+    volumes = read_study(tiny_trained.parent.parent / "tiny.toml").runs[0].task.folder()
     measured = {c: v for (c, metric), v in scores(run, model).items() if metric == "dice"}
     assert len(set(measured.values())) > 2  # something was predicted, and not the same everywhere
     images = [volumes / f"{case}_image.nii.gz" for case in measured]
@@ -186,11 +186,11 @@ def test_only_the_grid_is_taken_over_from_a_header(say, scans_run, tmp_path) -> 
 @pytest.mark.parametrize("tilted", [False, True], ids=["straight", "oblique"])
 @pytest.mark.parametrize("kind", ["dicom", "one slice of it", "nrrd", "mha"])
 def test_other_formats_give_the_same_volume_as_nifti(
-    say, tmp_path, tiny_home, kind, tilted
+    say, tmp_path, tiny_trained, kind, tilted
 ) -> None:
     """The same voxels at the same place, to what the format's own numbers hold."""
-    run = tiny_home / "fedavg" / "seed-0"
-    volumes = read_study(tiny_home.parent.parent / "tiny.toml").runs[0].task.folder()
+    run = tiny_trained / "fedavg" / "seed-0"
+    volumes = read_study(tiny_trained.parent.parent / "tiny.toml").runs[0].task.folder()
     values = voxels(next(volumes.glob("I-*_image.nii.gz")))
     affine = oblique((1.0, 1.1, 2.5)) if tilted else np.diag([-1.0, -1.25, 2.5, 1.0])
     nifti = save_nifti(tmp_path / "nifti.nii.gz", values, affine)

@@ -195,13 +195,13 @@ def test_two_processes_do_not_write_one_folder(say, pictures_run, images, tmp_pa
     assert "another process is writing predictions here" in err
 
 
-def test_names_that_repeat_are_told_apart_by_their_folders(say, tmp_path, tiny_home) -> None:
+def test_names_that_repeat_are_told_apart_by_their_folders(say, tmp_path, tiny_trained) -> None:
     affine = np.diag([1.0, 1.0, 2.5, 1.0])
     for number, patient in enumerate(("A", "B")):
         values = np.random.default_rng(number).normal(0, 100, (20, 20, 10))
         save_dicom(tmp_path / patient / "CT", values, affine, series=number + 1)
     series = [tmp_path / patient / "CT" for patient in ("A", "B")]
-    run, out = tiny_home / "fedavg" / "seed-0", tmp_path / "out"
+    run, out = tiny_trained / "fedavg" / "seed-0", tmp_path / "out"
     assert say("predict", run, *series, "--out", out)[0] == 0
     assert listed(out) == ["A_CT.nii.gz", "B_CT.nii.gz"]
 

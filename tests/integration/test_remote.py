@@ -26,12 +26,12 @@ def study(tiny):
 
 
 @pytest.mark.parametrize("row", ["local-only", "fedavg", "n-dirichlet"])
-def test_a_job_gives_the_simulators_bits(row, study, tiny_home, tmp_path):
+def test_a_job_gives_the_simulators_bits(row, study, tiny_trained, tmp_path):
     job = job_of(study, row)
     path = host(job, DeskFleet(job), tmp_path / "runs")
     assert path == tmp_path / "runs" / "tiny" / row / "seed-0"
-    assert_same_run(tiny_home / row / "seed-0", path)
-    ran, here = environment_of(tiny_home / row / "seed-0"), environment_of(path)
+    assert_same_run(tiny_trained / row / "seed-0", path)
+    ran, here = environment_of(tiny_trained / row / "seed-0"), environment_of(path)
     assert here["data"]["cases"] == ran["data"]["cases"]
     assert here["data"]["split_sha256"] == ran["data"]["split_sha256"]
     assert here["engine"] == "desks"

@@ -8,8 +8,8 @@ from autofedavg.inference.load import load_trained
 from folders import model_file
 
 
-def test_the_global_model_has_the_tensors_of_its_checkpoint(tiny_home):
-    trained = load_trained(tiny_home / "fedavg" / "seed-0")
+def test_the_global_model_has_the_tensors_of_its_checkpoint(tiny_trained):
+    trained = load_trained(tiny_trained / "fedavg" / "seed-0")
     saved = trained.folder.load("best-global").tensors
     own = trained.network.state_dict()
     assert trained.name == "best-global"
@@ -18,8 +18,8 @@ def test_the_global_model_has_the_tensors_of_its_checkpoint(tiny_home):
     assert len(trained.facts["sha256"]) == 64
 
 
-def test_a_sites_own_model_and_a_file_can_be_named(tiny_home):
-    run = tiny_home / "fedavg" / "seed-0"
+def test_a_sites_own_model_and_a_file_can_be_named(tiny_trained):
+    run = tiny_trained / "fedavg" / "seed-0"
     assert load_trained(run, "local-I").name == "best-local-I"
     file = model_file(run, "best-local-I", "safetensors")
     assert "@" in file.name
@@ -36,6 +36,6 @@ def test_a_sites_own_model_and_a_file_can_be_named(tiny_home):
         ("fedavg/seed-0/scores.csv", "global", "no model of a run folder"),
     ],
 )
-def test_what_is_not_there_is_named(tiny_home, place, model, text):
+def test_what_is_not_there_is_named(tiny_trained, place, model, text):
     with pytest.raises(RunError, match=text):
-        load_trained(tiny_home / place, model)
+        load_trained(tiny_trained / place, model)

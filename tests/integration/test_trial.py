@@ -89,7 +89,7 @@ def gives_up_in(*jobs: int):
     return staticmethod(trouble)
 
 
-def test_all_rows_run_on_one_federation_and_give_the_simulators_bits(tiny, tiny_home, tmp_path):
+def test_all_rows_run_on_one_federation_and_give_the_simulators_bits(tiny, tiny_trained, tmp_path):
     told = []
 
     class Telling(Observer):
@@ -98,7 +98,7 @@ def test_all_rows_run_on_one_federation_and_give_the_simulators_bits(tiny, tiny_
 
     home = run_study(read_study(tiny), tmp_path, Machine("flare"), Telling())
     for row in ("local-only", "fedavg", "n-dirichlet"):
-        assert_same_run(tiny_home / row / "seed-0", home / row / "seed-0")
+        assert_same_run(tiny_trained / row / "seed-0", home / row / "seed-0")
     assert told == [(t, 3) for _ in range(3) for t in (1, 2, 3)]
     (engine,) = Desks.opened
     assert engine.jobs == 3
@@ -106,7 +106,7 @@ def test_all_rows_run_on_one_federation_and_give_the_simulators_bits(tiny, tiny_
     assert not engine.scratch.exists()
 
 
-def test_a_job_given_up_is_an_error_that_says_how_to_go_on(engine, tiny, tiny_home, tmp_path):
+def test_a_job_given_up_is_an_error_that_says_how_to_go_on(engine, tiny, tiny_trained, tmp_path):
     engine.trouble = gives_up_in(1)
     plan = read_study(tiny, only=["n-dirichlet"])
     with pytest.raises(RunError, match=r"gave the job up.*autofedavg resume"):
@@ -115,15 +115,15 @@ def test_a_job_given_up_is_an_error_that_says_how_to_go_on(engine, tiny, tiny_ho
     engine.trouble = gives_up_in()
     resume(tmp_path / "tiny")
     assert len(Desks.opened) == 2  # on the engine it was begun on
-    assert_same_run(tiny_home / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
+    assert_same_run(tiny_trained / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
 
 
-def test_a_supervised_job_is_started_anew_by_itself(engine, tiny, tiny_home, tmp_path):
+def test_a_supervised_job_is_started_anew_by_itself(engine, tiny, tiny_trained, tmp_path):
     engine.trouble = gives_up_in(1, 2)
     plan = read_study(tiny, only=["n-dirichlet"])
     run_study(plan, tmp_path, Machine("flare", supervise=True))
     assert Desks.opened[0].jobs == 3
-    assert_same_run(tiny_home / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
+    assert_same_run(tiny_trained / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
 
 
 def test_supervision_ends_where_nothing_moves(engine, tiny, tmp_path):

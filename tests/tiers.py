@@ -1,0 +1,131 @@
+"""What each test costs, and so in which tier it runs (CONTRIBUTING.md).
+
+Tests of units, equations and contracts belong to the first tier. Files of `integration` and `e2e`
+name their cost here; a test that needs a fixture which starts something has that cost by itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+QUICK = ""
+COSTS = {
+    "e2e/test_browsing.py": "browser",
+    "e2e/test_claims.py": "published",
+    "e2e/test_claims_on_hospitals.py": "published",
+    "e2e/test_demo.py": "slow",
+    "e2e/test_docs.py": QUICK,
+    "e2e/test_page.py": "browser",
+    "e2e/test_readme.py": "process",
+    "e2e/test_results.py": "published",
+    "integration/test_archive.py": "trains",
+    "integration/test_at_once.py": "process",
+    "integration/test_bad_runs.py": "trains",
+    "integration/test_bench.py": "process",
+    "integration/test_cifar10.py": "trains",
+    "integration/test_command_line.py": "trains",
+    "integration/test_compare.py": QUICK,
+    "integration/test_crash_points.py": "trains",
+    "integration/test_data_command.py": QUICK,
+    "integration/test_desk.py": "trains",
+    "integration/test_engines.py": "engine",
+    "integration/test_example_cases.py": "trains",
+    "integration/test_exchange.py": "trains",
+    "integration/test_export_job.py": QUICK,
+    "integration/test_export_model.py": "export",
+    "integration/test_export_use.py": "export",
+    "integration/test_fedma.py": "trains",
+    "integration/test_flaky_runs.py": "trains",
+    "integration/test_flare.py": "engine",
+    "integration/test_flare_door.py": "engine",
+    "integration/test_flare_faults.py": "engine",
+    "integration/test_flare_how_to.py": "engine",
+    "integration/test_flare_job.py": "engine",
+    "integration/test_flower.py": "engine",
+    "integration/test_flower_app.py": "engine",
+    "integration/test_flower_how_to.py": "engine",
+    "integration/test_flower_worker.py": "engine",
+    "integration/test_folds.py": "trains",
+    "integration/test_hostile_folders.py": QUICK,
+    "integration/test_hostile_links.py": "trains",
+    "integration/test_hostile_names.py": "trains",
+    "integration/test_inspect.py": "trains",
+    "integration/test_interrupt.py": "process",
+    "integration/test_learning.py": "trains",
+    "integration/test_lgg.py": "trains",
+    "integration/test_lost_sites.py": "engine",
+    "integration/test_no_paths.py": "trains",
+    "integration/test_own_data.py": "trains",
+    "integration/test_own_grid.py": "trains",
+    "integration/test_own_models.py": "trains",
+    "integration/test_predict.py": "trains",
+    "integration/test_predict_folder.py": "trains",
+    "integration/test_public_ct.py": "trains",
+    "integration/test_remote.py": "trains",
+    "integration/test_replays_on_gpu.py": "gpu",
+    "integration/test_report_figures.py": QUICK,
+    "integration/test_report_learning.py": QUICK,
+    "integration/test_report_many_sites.py": QUICK,
+    "integration/test_report_page.py": QUICK,
+    "integration/test_report_seeds.py": QUICK,
+    "integration/test_report_tables.py": QUICK,
+    "integration/test_report_tested.py": QUICK,
+    "integration/test_resume_after_kill.py": "process",
+    "integration/test_resume_study.py": "trains",
+    "integration/test_secret.py": "trains",
+    "integration/test_select.py": "trains",
+    "integration/test_serve.py": "process",
+    "integration/test_serve_in_browser.py": "browser",
+    "integration/test_setting_figures.py": QUICK,
+    "integration/test_stacked_on_gpu.py": "gpu",
+    "integration/test_studies.py": QUICK,
+    "integration/test_synthetic.py": "trains",
+    "integration/test_tiny.py": QUICK,
+    "integration/test_tracking.py": "trains",
+    "integration/test_trained.py": "trains",
+    "integration/test_trial.py": "trains",
+    "integration/test_watch.py": "process",
+}
+BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
+              "tiny_trained": "trains"}  # fmt: skip
+COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}
+PROGRAMS = ("python", "autofedavg", "chromium", "flower-", "flwr", "nvflare")
+TESTS = Path(__file__).parent
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Gives every test the marks of its file and of the fixtures it uses."""
+    for item in items:
+        path = item.path
+        name = path.relative_to(TESTS).as_posix() if TESTS in path.parents else ""
+        if cost := COSTS.get(name):
+            item.add_marker(cost)
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in BY_FIXTURE:
+                item.add_marker(BY_FIXTURE[fixture])
+
+
+def is_costly(item: pytest.Item) -> bool:
+    """Whether the first tier leaves this test out."""
+    return any(item.get_closest_marker(name) for name in COSTLY)
+
+
+@contextmanager
+def without_programs() -> Iterator[None]:
+    """Refuses to start an interpreter, an engine or a browser: such tests are not of tier one."""
+    start = subprocess.Popen.__init__
+
+    def checked(self: subprocess.Popen[bytes], args: object, *rest: object, **how: object) -> None:
+        command = [args] if isinstance(args, str) else list(args)  # type: ignore[call-overload]
+        if Path(str(command[0])).name.startswith(PROGRAMS):
+            pytest.fail(f"starts {command[0]}: mark this test `process` (tests/tiers.py)")
+        start(self, args, *rest, **how)  # type: ignore[call-overload]
+
+    with patch.object(subprocess.Popen, "__init__", checked):
+        yield
