@@ -92,6 +92,7 @@ COSTS = {
     "integration/test_trial.py": "trains",
     "integration/test_watch.py": "process",
 }
+UNITS = {"unit/engines/test_processes.py": "process"}
 BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
               "tiny_trained": "trains"}  # fmt: skip
 COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}
@@ -104,7 +105,7 @@ def mark(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path
         name = path.relative_to(TESTS).as_posix() if TESTS in path.parents else ""
-        if cost := COSTS.get(name):
+        if cost := COSTS.get(name) or UNITS.get(name):
             item.add_marker(cost)
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in BY_FIXTURE:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tiers import COSTLY, COSTS, QUICK, TESTS, without_programs
+from tiers import COSTLY, COSTS, QUICK, TESTS, UNITS, without_programs
 
 
 def test_every_file_of_the_later_tiers_names_its_cost_and_is_there():
@@ -15,6 +15,7 @@ def test_every_file_of_the_later_tiers_names_its_cost_and_is_there():
         for path in (TESTS / folder).glob("test_*.py")
     }
     assert there == set(COSTS)
+    assert all((TESTS / name).is_file() for name in UNITS)
     assert set(COSTS.values()) <= {QUICK, "gpu", *COSTLY}
 
 

@@ -71,6 +71,7 @@ def test_a_trial_fails_where_pytorch_refuses(gpu, monkeypatch):
     assert not workers.gradients_after_fork()
 
 
+@pytest.mark.process
 def test_a_fresh_process_passes_its_trial():
     found = subprocess.run(
         [sys.executable, "-c", FRESH], capture_output=True, text=True, check=True

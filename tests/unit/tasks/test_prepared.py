@@ -124,6 +124,7 @@ def maker(tmp_path, wanted, extra: str = "") -> subprocess.Popen:
     )
 
 
+@pytest.mark.process
 def test_two_processes_may_prepare_at_once(tmp_path) -> None:
     wanted = cases(tmp_path, 9)
     both = [maker(tmp_path, wanted) for _ in range(2)]
@@ -135,6 +136,7 @@ def test_two_processes_may_prepare_at_once(tmp_path) -> None:
     assert all(casefolder.is_whole(place) for place in left)
 
 
+@pytest.mark.process
 def test_a_killed_process_leaves_what_it_had_finished(tmp_path) -> None:
     wanted = cases(tmp_path, 6)
     slow = """
