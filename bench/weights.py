@@ -76,7 +76,7 @@ def learning_step(bank: Bank) -> Run:
     client = Client(site, TensorSite(site, images(CASES)), trainer, Seeds(0), client_state)
     gamma = Dirichlet()
     plan = Plan(T=1, t0=1, S=1, gamma=gamma, optimiser=BetaOptimiser("adam", 0.1))
-    facts = {"t": 1, "s": 1, "digest": "bench", **plan.for_clients()}
+    facts = {"t": 1, "s": 1, "digest": "bench", **plan.message(1)}
     message = Message({"beta": gamma.initial(len(bank.sites))}, facts)
     return lambda: client.answer("update_beta", message)
 

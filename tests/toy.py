@@ -31,7 +31,7 @@ def float64(values) -> Tensor:
 
 def sampled(gamma: Constraint, beta: Tensor, seed: int) -> Tensor:
     """One sample of alpha."""
-    return gamma.sample(beta, [torch.Generator().manual_seed(seed)])[0]
+    return gamma.sample(beta, torch.Generator().manual_seed(seed))
 
 
 def by_pytorch(gamma: Constraint, beta: Tensor, seed: int) -> Tensor:

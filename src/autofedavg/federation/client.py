@@ -17,6 +17,8 @@ from torch import Tensor
 
 from autofedavg import algorithm
 from autofedavg.core.bank import Bank, Model
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import constraint
 from autofedavg.core.ensemble import Ensemble
 from autofedavg.core.errors import DataError, TrainingError
 from autofedavg.core.forms import Form, form_of
@@ -135,22 +137,26 @@ class Client:
         return Message({}, assembled(message, self.site, self.client_state, dtype))
 
     def update_beta(self, message: Message) -> Message:
-        how = message.facts
-        t = int(how["t"])
+        """The steps of one message, from step s on: one, as in Algorithm 1, or several.
+
+        Between several steps beta is this client's own, kept legal by gamma (decision 33).
+        """
+        how, beta = message.facts, message.arrays["beta"]
+        t, first = int(how["t"]), int(how["s"])
         bank = self.client_state.bank(how["digest"])
         if bank is None:
             return Message({}, {"missing": True})
-        losses: list[float] = []
-
-        def update(beta: Tensor, s: int) -> Tensor:
+        gamma, losses = constraint(how["gamma"]), []
+        several = "steps" in how
+        step = (BetaOptimiser(**how["optimiser"]) if several else BetaOptimiser("sgd", 1.0)).start()
+        for s in range(first, first + how.get("steps", 1)):
             seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
             x = self._weight_batch(t, s, how)
             with self._seeded(Purpose.NETWORK, t, s):
-                theta, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
+                found, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
             losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
-            return theta
-
-        theta = algorithm.update_beta_alone(update, message.arrays["beta"], int(how["s"]), how)
+            theta = step(gamma.free(beta), found)
+            beta = gamma.beta(theta)
         return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
 
     def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:

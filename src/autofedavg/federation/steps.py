@@ -5,18 +5,40 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from autofedavg.core.bank import Model
+from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
+from autofedavg.core.mixture import Mixture
+from autofedavg.core.plan import Plan, Update
+from autofedavg.core.seeds import Purpose
 from autofedavg.core.site import Facts
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.replies import BadReply, gradient_of, lacks, theta_of
 from autofedavg.federation.sending import Sending
 from autofedavg.federation.share_models import Sharing
+
+if TYPE_CHECKING:
+    from autofedavg.federation.port import Federation
+
+
+def at_server(federation: Federation, plan: Plan, t: int, w_k: Bank) -> Update:
+    """The server takes every client's step on beta, from their gradients at one w (decision 34)."""
+
+    def update(s: int, beta: Tensor) -> dict[str, Tensor]:
+        chance = federation.secret.generator("server", Purpose.ALPHA, t, s)  # decision 44
+        mixture = Mixture(w_k, beta, plan.gamma, plan.layers, chance)
+        gradients = federation.differentiate(
+            t, s, mixture.w, w_k.sites, plan.trainable, data=plan.data, mode=plan.mode
+        )
+        rate = plan.optimiser.client_rate
+        return {k: mixture.step(grad, rate, plan.smoothing) for k, grad in gradients.items()}
+
+    return update
 
 
 class Steps:

@@ -40,9 +40,9 @@ def requests(problem, **settings):
     w_k, _ = federation.local_train(1, w0, T=2)
     federation.share_models(1, w_k)
     plan = AutoFedAvg(**settings).plan(layout, 2)
-    ((s, how), *_) = plan.messages()
-    federation.update_beta(1, s, plan.gamma.initial(2), **how)
-    federation.differentiate(1, s, w0, "AB", **plan.for_gradients())
+    federation.update_beta(1, 1, plan.gamma.initial(2), **plan.message(1))
+    how = {"data": plan.data, "mode": plan.mode}
+    federation.differentiate(1, 1, w0, "AB", layout.trainable, **how)
     federation.evaluate(w0, "validation")
     federation.validate_local(1, w_k, METRIC)
     federation.class_counts(1)

@@ -234,7 +234,7 @@ def test_server_and_clients_hold_the_same_bits(problem, exchange):
             assert {k: held[k].digest() for k in "ABC"} == {
                 k: m.digest() for k, m in expected.items()
             }
-        federation.update_beta(t, 1, plan.gamma.initial(3), **plan.for_clients())
+        federation.update_beta(t, 1, plan.gamma.initial(3), **plan.message(1))
         w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
         seen: list[str] = []
         for client in transport.clients.values():
