@@ -470,7 +470,7 @@ def test_one_worker_needs_no_process(problem):
 
 def test_a_run_s_environment_records_the_workers_that_were_used(problem):
     with simulate(problem, 2) as transport:
-        known = about_run(Machine(), Federation(transport), 0, {}, METRIC)
+        known = about_run(Machine(device="cpu"), Federation(transport), 0, {}, METRIC)
     assert (known["workers"], known["threads"]) == (2, 1)
 
 
