@@ -8,7 +8,7 @@ that died and came back gives the same answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -20,17 +20,17 @@ from autofedavg.core.bank import Bank, Model
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import constraint
 from autofedavg.core.ensemble import Ensemble
-from autofedavg.core.errors import DataError, TrainingError
+from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, error_facts
 from autofedavg.core.forms import Form, form_of
 from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer, Training
-from autofedavg.federation.client_state import ClientState, assembled, received
+from autofedavg.federation.client_state import ClientState, received
 from autofedavg.federation.encoding import opened, packed
-from autofedavg.federation.messages import Message, arrays_of, model_of
+from autofedavg.federation.messages import Message, arrays_of, model_of, refuse_unknown
 from autofedavg.federation.settings import Encoding
-from autofedavg.federation.verbs import refuse_unknown
+from autofedavg.federation.share_models import assembled
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,10 @@ class Client:
 
     def answer(self, verb: str, message: Message) -> Message:
         """Answers one request of the port."""
-        verbs: dict[str, Callable[[Message], Message]] = {
-            "local_train": self.local_train,
-            "share_models": self.share_models,
-            "update_beta": self.update_beta,
-            "differentiate": self.differentiate,
-            "evaluate": self.evaluate,
-            "validate_local": self.validate_local,
-            "class_counts": self.class_counts,
-        }
         refuse_unknown(self.site, verb, message.facts)
         with every_state_kept():  # what a network draws itself is the run's on every engine
-            return verbs[verb](message)
+            reply: Message = getattr(self, verb)(message)
+        return reply
 
     def local_train(self, message: Message) -> Message:
         job = self.training_of(message)
@@ -263,3 +255,24 @@ class Client:
                 remedy="lower training.learning_rate, or look at this site's images and labels",
             )
         return mean
+
+
+class ClientGroup:
+    """Clients of one process, which answer one after another; an error is a reply too."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._clients)
+
+    def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        with every_state_kept():  # once for all of them: it costs as much as seeding does
+            return {name: self._answer(name, verb, message) for name, message in messages.items()}
+
+    def _answer(self, name: str, verb: str, message: Message) -> Message:
+        try:
+            return self._clients[name].answer(verb, message)
+        except AutoFedAvgError as error:
+            return Message({}, error_facts(error))

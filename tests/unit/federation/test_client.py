@@ -9,7 +9,7 @@ from autofedavg.core.bank import Bank
 from autofedavg.core.errors import AutoFedAvgError, DataError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of, model_of
 from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
@@ -410,7 +410,7 @@ def test_models_of_another_digest_are_not_used(problem):
 
 
 def test_the_memory_shelf_keeps_one_model_and_one_bank(problem):
-    client_state = MemoryState()
+    client_state = ClientState()
     w0, _ = problem.initial(Seeds(7))
     assert client_state.own() is None
     assert client_state.bank("x") is None

@@ -21,8 +21,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.stacked.layers import Layer, fits, layers_of
 from autofedavg.engines.simulator.stacked.samples import Samples
 from autofedavg.engines.simulator.stacked.schedule import slots_for
-from autofedavg.engines.simulator.workers import ClientGroup
-from autofedavg.federation.client import Client, LocalTraining
+from autofedavg.federation.client import Client, ClientGroup, LocalTraining
 from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.pictures import PictureSite, Steps
 
