@@ -9,12 +9,13 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from autofedavg.algorithm import Round, fed_avg
+from autofedavg.algorithm import Round
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
+from autofedavg.methods.base import fed_avg
 from bench.table import Row, Section
 from bench.timing import Run, Times, interleave, together
 from bench.work import BareLoop, Images, batch_sizes, federated, images, sgd, small_cnn

@@ -13,7 +13,7 @@ from autofedavg.core.plan import Plan
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench.table import Row, Section
@@ -70,13 +70,13 @@ def plain_step() -> Run:
 def learning_step(bank: Bank) -> Run:
     """The client's own answer to update_beta: network-wise weights, Dirichlet."""
     trainer = LocalTrainer(vgg9(), cross_entropy, sgd(BATCH), torch.device("cpu"))
-    client_state = MemoryState()
+    client_state = ClientState()
     client_state.keep_bank(bank, "bench")
     site = bank.sites[0]
     client = Client(site, TensorSite(site, images(CASES)), trainer, Seeds(0), client_state)
     gamma = Dirichlet()
     plan = Plan(T=1, t0=1, S=1, gamma=gamma, optimiser=BetaOptimiser("adam", 0.1))
-    facts = {"t": 1, "s": 1, "digest": "bench", **plan.for_clients()}
+    facts = {"t": 1, "s": 1, "digest": "bench", **plan.message(1)}
     message = Message({"beta": gamma.initial(len(bank.sites))}, facts)
     return lambda: client.answer("update_beta", message)
 

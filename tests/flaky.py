@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply
 from toy import DirectFleet
 
@@ -97,7 +97,7 @@ class FlakyFleet(DirectFleet):
                 answers[name] = NoReply("the connection was closed")
             else:
                 if what == "forgets":
-                    self.clients[name].client_state = MemoryState()
+                    self.clients[name].client_state = ClientState()
                 answers |= super().ask(verb, {name: message}, within)
                 if what in SPOILT:
                     answers[name] = SPOILT[what](answers[name])

@@ -15,7 +15,7 @@ from autofedavg.core.problem import CaseScore, Problem
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -31,7 +31,7 @@ def float64(values) -> Tensor:
 
 def sampled(gamma: Constraint, beta: Tensor, seed: int) -> Tensor:
     """One sample of alpha."""
-    return gamma.sample(beta, [torch.Generator().manual_seed(seed)])[0]
+    return gamma.sample(beta, torch.Generator().manual_seed(seed))
 
 
 def by_pytorch(gamma: Constraint, beta: Tensor, seed: int) -> Tensor:
@@ -194,7 +194,7 @@ def make_client(
     problem: Problem, name: str, training: Training = TRAINING, seeds: Seeds | None = None
 ) -> Client:
     trainer = LocalTrainer(seeded(problem.network, 0), problem.loss, training, CPU)
-    return Client(name, problem.sites[name], trainer, seeds or Seeds(7), MemoryState())
+    return Client(name, problem.sites[name], trainer, seeds or Seeds(7), ClientState())
 
 
 @dataclass

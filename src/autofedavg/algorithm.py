@@ -1,24 +1,20 @@
-"""Algorithm 1 of the paper, in the paper's letters. Read it beside the page.
+"""Algorithm 1 of the paper, in the paper's letters. Read it next to the page.
 
 | the paper             | here                                                     |
 | --------------------- | -------------------------------------------------------- |
 | Server executes       | `auto_fedavg`                                            |
 | LearnAggWeight        | `learn_agg_weight` (server), `update_beta` (client k)    |
-|                       | `learning = "server"`: `update_beta_here` (server)       |
 | LocalTrain            | `local_train` (client k)                                 |
 | for k in parallel     | one call of the federation                               |
 | w_1 .. w_K            | `w_k`, the rows of one (K, D) bank                       |
 | gamma: beta -> alpha  | `plan.gamma`: `constraints.Softmax` or `Dirichlet`       |
 | sum_k alpha_k w_k     | `w_k.combine(alpha)`; while learning: `Mixture`          |
 | beta^{s,k}            | `theta_k` (beta itself, but for `softplus`: constraints) |
-
-The server half is a generator: it knows nothing of logs, validation, checkpoints or early stops,
-which belong to whoever iterates. FedAvg is the same loop without the third step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,11 +22,9 @@ import torch
 from torch import Generator, Tensor
 
 from autofedavg.core.bank import Bank, Model
-from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import constraint
 from autofedavg.core.mixture import Mixture
-from autofedavg.core.plan import Plan
-from autofedavg.core.seeds import Purpose
+from autofedavg.core.plan import Plan, Update
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer
 
@@ -40,29 +34,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """The state after round t: all that is needed to go on from it."""
+    """The state after round t: all that is needed to continue from it."""
 
     t: int
-    w: Model | Bank  # a bank where there is no global model: every client goes on from its own
+    w: Model | Bank  # a bank where there is no global model: every client continues from its own
     beta: Tensor | None = None
     alpha: Tensor | None = None
-    w_k: Bank | None = None  # a view of the engine's memory: good until the next round
+    w_k: Bank | None = None  # a view of the engine's memory, valid until the next round
     losses: dict[str, float] = field(default_factory=dict)
     learned: bool = False
     together: bool = False  # the bank is one predictor: the mean of its members' softmax outputs
-    memory: dict[str, Tensor] = field(default_factory=dict)  # what else the method goes on from
+    memory: dict[str, Tensor] = field(default_factory=dict)  # further state of the method
 
 
 def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Round]:
-    """Server executes: T rounds of training, learning the weights every t0 rounds."""
+    """Server executes: T rounds, learning the weights every t0; yields the state after each."""
     w = start.w
     beta0 = plan.gamma.initial(federation.K, plan.layers.P if plan.layers else None)
     beta = beta0 if start.beta is None else start.beta
     alpha = plan.gamma.alpha(beta)
     for t in range(start.t + 1, plan.T + 1):
         w_k, losses = federation.local_train(t, w, T=plan.T)
-        learn = t % plan.t0 == 0
-        if learn:
+        if learn := t % plan.t0 == 0:
             beta = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
             alpha = plan.gamma.alpha(beta)
         w = federation.as_sent(w_k.combine(among(alpha, federation, w_k), plan.layers))
@@ -71,17 +64,12 @@ def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Ro
 
 def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta: Tensor) -> Tensor:
     """LearnAggWeight(w_1 .. w_K, beta^0): S steps on beta, averaged over the clients after each."""
-    if plan.learning == "clients":
-        federation.share_models(t, w_k)
+    update = (plan.learner or at_clients)(federation, plan, t, w_k)
     step = plan.server_optimiser().start()
     present = federation.rows(w_k.sites)
     beta_s = beta[present]
-    for s, how in plan.messages():
-        if plan.learning == "clients":
-            theta_k = federation.update_beta(t, s, beta_s, **how)
-        else:
-            theta_k = update_beta_here(federation, plan, t, s, w_k, beta_s)
-        theta = plan.gamma.free(beta_s)
+    for s in plan.steps:
+        theta, theta_k = plan.gamma.free(beta_s), update(s, beta_s)
         average = plan.average(federation.clip(t, s, theta, theta_k, plan.clip), federation.sites)
         before, beta_s = beta_s, plan.gamma.beta(step(theta, average))
         for row, site in enumerate(w_k.sites):
@@ -90,30 +78,14 @@ def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta
     return beta.index_copy(0, torch.tensor(present), beta_s)
 
 
-def update_beta_here(
-    federation: Federation, plan: Plan, t: int, s: int, w_k: Bank, beta: Tensor
-) -> dict[str, Tensor]:
-    """Step s for every client, taken at the server from gradients at one w (decision 34)."""
-    chance = federation.secret.generator("server", Purpose.ALPHA, t, s)  # decision 44
-    mixture = Mixture(w_k, beta, plan.gamma, plan.layers, chance)
-    gradients = federation.differentiate(t, s, mixture.w, w_k.sites, **plan.for_gradients())
-    rate = plan.optimiser.client_rate
-    return {k: mixture.step(grad, rate, plan.smoothing) for k, grad in gradients.items()}
-
-
-def fed_avg(
-    federation: Federation, alpha: Callable[[int], Tensor], T: int, start: Round, mu: float = 0.0
-) -> Iterator[Round]:
-    """The same loop with weights alpha(t) that are given; with mu > 0, FedProx's local term."""
-    w = start.w
-    for t in range(start.t + 1, T + 1):
-        w_k, losses = federation.local_train(t, w, T=T, mu=mu)
-        w = federation.as_sent(w_k.combine(among(alpha(t), federation, w_k)))
-        yield Round(t, w, None, alpha(t), w_k, losses)
+def at_clients(federation: Federation, plan: Plan, t: int, w_k: Bank) -> Update:
+    """Every client gets the K-1 models of the others, and takes its steps on beta itself."""
+    federation.share_models(t, w_k)
+    return lambda s, beta: federation.update_beta(t, s, beta, **plan.message(s))
 
 
 def among(alpha: Tensor, federation: Federation, w_k: Bank) -> Tensor:
-    """Alpha of the clients that answered, summing to one again if some did not."""
+    """Alpha of the clients that replied, normalised to sum to one again if some did not."""
     kept = alpha[federation.rows(w_k.sites)]
     return kept if len(w_k.sites) == federation.K else kept / kept.sum(dim=0, keepdim=True)
 
@@ -135,19 +107,3 @@ def update_beta(
     mixture = Mixture(w_k, beta, constraint(how["gamma"]), layers, Generator().manual_seed(seed))
     gradient, loss = network.differentiate(mixture.w, x, how["mode"])
     return mixture.step(gradient, how["rate"], how["smoothing"]), loss
-
-
-def update_beta_alone(
-    update: Callable[[Tensor, int], Tensor], beta: Tensor, s: int, how: Facts
-) -> Tensor:
-    """The steps of one message at client k, from step s on: theta after the last of them.
-
-    `update` takes one; Algorithm 1 has one. In between beta is k's own, kept legal (decision 33).
-    """
-    gamma = constraint(how["gamma"])
-    optimiser = BetaOptimiser(**how["optimiser"]) if "steps" in how else BetaOptimiser("sgd", 1.0)
-    step = optimiser.start()
-    for at in range(s, s + how.get("steps", 1)):
-        theta = step(gamma.free(beta), update(beta, at))
-        beta = gamma.beta(theta)
-    return theta

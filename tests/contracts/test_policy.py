@@ -87,7 +87,7 @@ def key(verb: str, facts: dict) -> str:
 
 def candidates(asked: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
     """What a curious server might try: every request in every round, with every split."""
-    step = AutoFedAvg(S=3).plan(LAYOUT, T).for_clients()
+    step = AutoFedAvg(S=3).plan(LAYOUT, T).message(1)
     known = {verb: {k: v for k, v in facts.items() if k != "t"} for verb, facts in asked}
     found = list(asked)
     for t in (-1, 0, *range(1, T + 2), 10**6):

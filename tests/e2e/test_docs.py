@@ -1,16 +1,23 @@
 """The documentation agrees with the code: links lead somewhere, every setting is listed."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from autofedavg.algorithm import Round
+from autofedavg.core.seeds import Seeds
 from autofedavg.core.settings import origins
 from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.experiment.rows import Rounds
+from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
+from autofedavg.methods.fedavg import FedAvg
 from autofedavg.tasks import TASKS
+from toy import TRAINING, toy_problem
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
@@ -76,4 +83,42 @@ def test_every_setting_is_in_the_reference_with_its_default_and_origin(
 
 def test_the_algorithm_is_short_enough_to_read_beside_the_page() -> None:
     lines = (ROOT / "src" / "autofedavg" / "algorithm.py").read_text().splitlines()
-    assert len(lines) <= 150
+    assert len(lines) <= 110
+
+
+def test_one_round_of_fedavg_is_read_in_at_most_ten_files() -> None:
+    """The listed files exist, and a round on the simulator enters no others but named helpers."""
+    page = ROOT / "docs" / "explanation" / "algorithm.md"
+    section = page.read_text().partition("## Read one round of FedAvg\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\d+\. \[[^]]+\]\(([^)]+)\): ", section, re.MULTILINE)
+    assert 0 < len(listed) <= 10
+    files = {(page.parent / link).resolve() for link in listed}
+    assert len(files) == len(listed)
+    assert all(file.is_file() for file in files)
+    assert all(len(file.read_text().splitlines()) <= 300 for file in files)
+    helpers = set(re.findall(r"`([a-z_]+)`", section.partition("A round also calls these")[2]))
+    entered = files_of_a_fedavg_round()
+    assert files <= entered
+    assert {file.stem for file in entered - files} == helpers
+
+
+def files_of_a_fedavg_round() -> set[Path]:
+    """The package's files whose functions run in the second round of FedAvg."""
+    problem, seeds = toy_problem(3), Seeds(7)
+    w0, layout = problem.initial(seeds)
+    source, entered = ROOT / "src" / "autofedavg", set()
+
+    def note(frame, event, _) -> None:
+        if event == "call":
+            entered.add(Path(frame.f_code.co_filename).resolve())
+
+    with Simulator(problem, TRAINING, seeds, workers=1, threads=1) as simulator:
+        rounds = FedAvg().rounds(Federation(simulator), layout, 2, Round(0, w0))
+        next(rounds)
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            next(rounds)
+        finally:
+            sys.setprofile(before)
+    return {file for file in entered if file.is_relative_to(source)}

@@ -14,7 +14,7 @@ from autofedavg.engines.remote.server import host
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.folder import read_toml
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.settings import Exchange
 from autofedavg.report.read import read_results
 from deployed import DeskFleet, job_of
@@ -190,7 +190,7 @@ def test_a_job_over_the_wire_has_the_simulator_s_bits_though_a_site_forgets(tmp_
 
     def restarts(verb, site, answer):
         if (verb, site) == ("local_train", "II") and answer.arrays:
-            transport.desks[site]._client.client_state = MemoryState()
+            transport.desks[site]._client.client_state = ClientState()
         return answer
 
     transport = DeskFleet(job, spoil=restarts)

@@ -81,7 +81,7 @@ def by_the_seed(job, mixtures, own, t):
         Seeds(job.seed).generator("server", Purpose.ALPHA, t, s)
         for s in range(1, len(mixtures) + 1)
     ]
-    alpha = gamma.sample(gamma.initial(K), chances)
+    alpha = torch.stack([gamma.sample(gamma.initial(K), chance) for chance in chances])
     return torch.linalg.lstsq(alpha[:, 1:], mixtures - alpha[:, :1] * own).solution
 
 

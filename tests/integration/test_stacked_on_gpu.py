@@ -18,7 +18,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator import stacking as stacked
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.engines.simulator.stacking import StackedGroup
-from autofedavg.engines.simulator.workers import ClientGroup
+from autofedavg.federation.client import ClientGroup
 from autofedavg.federation.port import Federation
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss

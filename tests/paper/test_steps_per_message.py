@@ -9,17 +9,21 @@ from math import ceil, exp
 import pytest
 import torch
 
-from autofedavg.algorithm import update_beta_alone
+from autofedavg import algorithm
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import Dirichlet, Softmax
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Training
+from autofedavg.federation.messages import Message
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from toy import (
     DirectFleet,
     PointSite,
     ToySite,
+    bank_of,
     float64,
+    make_client,
+    mlp,
     norm_net,
     point_problem,
     rounds_of,
@@ -139,19 +143,30 @@ def test_every_step_has_the_batch_and_the_sample_it_has_alone(m):
     assert drawn == {(k, p, t, s) for k in "AB" for p in kinds for t in (1, 2) for s in range(1, 6)}
 
 
+def one_message(monkeypatch, move, beta, s, how):
+    """Client A's answer where every step is `move`, and the (s, beta) that its steps began at."""
+    client, seen = make_client(toy_problem(2), "A"), []
+    client.client_state.keep_bank(bank_of(mlp, 2)[0], "both")
+    step_of = {client.seeds.number("A", Purpose.ALPHA, 1, at): at for at in range(1, 9)}
+
+    def update_beta(network, w_k, beta, x, how, seed):
+        seen.append((step_of[seed], beta))
+        return move(beta), torch.tensor(0.5)
+
+    monkeypatch.setattr(algorithm, "update_beta", update_beta)
+    facts = {"t": 1, "s": s, "digest": "both", "data": "validation", "mode": "eval"}
+    answer = client.answer("update_beta", Message({"beta": float64(beta)}, facts | how))
+    return answer.arrays["theta"], seen
+
+
 @pytest.mark.parametrize("keep", ["floor", "softplus"])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_beta_is_kept_legal_between_the_steps_of_a_message(keep, kind):
+def test_beta_is_kept_legal_between_the_steps_of_a_message(monkeypatch, keep, kind):
     """Steps that would throw beta below 1, where Eq. 6 is no mode and the Dirichlet may not be."""
-    gamma, seen = Dirichlet(keep_above_one=keep), []
-
-    def update(beta, s):
-        seen.append((s, beta))
-        return gamma.free(beta) - float64([40.0, -1.0])
-
-    message = BetaOptimiser(kind, 20.0).note()
-    how = {"gamma": gamma.note(), "steps": 3, "optimiser": message}
-    theta = update_beta_alone(update, float64([6.0, 6.0]), 4, how)
+    gamma = Dirichlet(keep_above_one=keep)
+    how = {"gamma": gamma.note(), "steps": 3, "optimiser": BetaOptimiser(kind, 20.0).note()}
+    away = float64([40.0, -1.0])
+    theta, seen = one_message(monkeypatch, lambda beta: gamma.free(beta) - away, [6.0, 6.0], 4, how)
     assert [s for s, _ in seen] == [4, 5, 6]
     assert torch.equal(seen[0][1], float64([6.0, 6.0]))
     assert all(bool((beta >= 1.001).all()) for _, beta in seen)
@@ -159,18 +174,17 @@ def test_beta_is_kept_legal_between_the_steps_of_a_message(keep, kind):
     assert theta[0] < 1.001  # averaged as it is, and made legal by the server after that
 
 
-def test_a_short_last_message_of_plain_steps_is_that_of_algorithm_1():
-    """With sgd a message of one step is the same whatever m: only its packing is said."""
-    gamma = Softmax()
-    plain = {"gamma": gamma.note(), "rate": 0.3}
+def test_a_short_last_message_of_plain_steps_is_that_of_algorithm_1(monkeypatch):
+    """With sgd a message of one step is the same for every m: only its packing is said."""
+    plain = {"gamma": Softmax().note(), "rate": 0.3}
     packed = plain | {"steps": 1, "optimiser": BetaOptimiser("sgd", 0.3).note()}
-
-    def update(beta, s):
-        return beta - 0.3 * float64([1.0, -2.0])
-
-    start = float64([0.5, 0.1])
-    alone = [update_beta_alone(update, start, 3, how) for how in (plain, packed)]
-    assert torch.equal(*alone)
+    away = 0.3 * float64([1.0, -2.0])
+    one, other = (
+        one_message(monkeypatch, lambda beta: beta - away, [0.5, 0.1], 3, how)[0]
+        for how in (plain, packed)
+    )
+    assert torch.equal(one, other)
+    assert torch.equal(one, float64([0.5, 0.1]) - away)
 
 
 def test_batches_that_ask_for_nothing_new_are_not_read_twice():

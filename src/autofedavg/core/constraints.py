@@ -10,7 +10,6 @@ beta = 1 + floor + softplus(theta).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.seeds import drawing_from
 
 
 class Constraint(Protocol):
@@ -33,17 +33,8 @@ class Constraint(Protocol):
     def alpha(self, beta: Tensor) -> Tensor:
         """The weights used for aggregation: Eq. 4, or the mode of Eq. 6."""
 
-    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
-        """The weights used for learning steps from one beta, a row for each: (n, K[, P]).
-
-        Not to be differentiated: `sensitivity` says how they move.
-        """
-
-    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
-        """What samples alphas move by with beta: d alpha_i / d beta_k = it_k (1[i = k] - alpha_i).
-
-        This is exact for the softmax, and the implicit reparameterisation of a Dirichlet sample.
-        """
+    def sample(self, beta: Tensor, chance: torch.Generator) -> Tensor:
+        """The weights used for a learning step, shaped as beta; differentiable in beta."""
 
     def mean(self, beta: Tensor) -> Tensor:
         """The expected weights, for the layer-wise smoothing loss; differentiable in beta."""
@@ -53,9 +44,6 @@ class Constraint(Protocol):
 
     def beta(self, theta: Tensor) -> Tensor:
         """Beta of theta, kept legal; differentiable."""
-
-    def bend(self, theta: Tensor) -> Tensor:
-        """The derivative of `beta`, number by number."""
 
     def note(self) -> dict[str, Any]:
         """Plain values from which `constraint` rebuilds this object at a client."""
@@ -79,11 +67,8 @@ class Softmax:
     def alpha(self, beta: Tensor) -> Tensor:
         return torch.softmax(beta, dim=0)
 
-    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
-        return self.alpha(beta).repeat(len(chances), *[1] * beta.dim())
-
-    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
-        return alphas
+    def sample(self, beta: Tensor, chance: torch.Generator) -> Tensor:
+        return _Softmax.apply(beta)  # type: ignore[no-any-return, no-untyped-call]
 
     def mean(self, beta: Tensor) -> Tensor:
         return self.alpha(beta)
@@ -93,9 +78,6 @@ class Softmax:
 
     def beta(self, theta: Tensor) -> Tensor:
         return theta
-
-    def bend(self, theta: Tensor) -> Tensor:
-        return torch.ones_like(theta)
 
     def note(self) -> dict[str, Any]:
         return {"name": self.name, "beta0": self.beta0}
@@ -135,19 +117,17 @@ class Dirichlet:
     def alpha(self, beta: Tensor) -> Tensor:
         return (beta - 1) / (beta - 1).sum(dim=0, keepdim=True)
 
-    def sample(self, beta: Tensor, chances: Sequence[torch.Generator]) -> Tensor:
-        # What torch.distributions.Dirichlet.rsample does, which knows the global generator alone.
-        if not bool(torch.isfinite(beta).all()):  # what is drawn from it would look legal
-            raise ValueError(f"beta is not finite: {beta.tolist()}")
-        last = beta.movedim(0, -1)
-        alphas = torch.stack([torch._sample_dirichlet(last, chance) for chance in chances])
-        return alphas.movedim(-1, 1)
+    def sample(self, beta: Tensor, chance: torch.Generator) -> Tensor:
+        last = self.checked(beta).movedim(0, -1)
+        with drawing_from(chance):  # `rsample` takes no generator
+            alpha = torch.distributions.Dirichlet(last, validate_args=False).rsample()
+        return alpha.movedim(-1, 0)
 
-    def sensitivity(self, beta: Tensor, alphas: Tensor) -> Tensor:
-        samples = alphas.movedim(1, -1).contiguous()
-        betas = beta.movedim(0, -1).expand_as(samples)
-        total = betas.sum(-1, keepdim=True).expand_as(betas)
-        return torch._dirichlet_grad(samples, betas, total).movedim(-1, 1)
+    def checked(self, beta: Tensor) -> Tensor:
+        """Beta, if it is finite: what is drawn from anything else would look legal."""
+        if not bool(torch.isfinite(beta).all()):
+            raise ValueError(f"beta is not finite: {beta.tolist()}")
+        return beta
 
     def mean(self, beta: Tensor) -> Tensor:
         return beta / beta.sum(dim=0, keepdim=True)
@@ -164,11 +144,6 @@ class Dirichlet:
             return theta.clamp(min=1 + self.floor)
         return 1 + self.floor + torch.nn.functional.softplus(theta)
 
-    def bend(self, theta: Tensor) -> Tensor:
-        if self.keep_above_one == "floor":
-            return (theta >= 1 + self.floor).to(theta.dtype)
-        return torch.sigmoid(theta)
-
     def note(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -176,6 +151,26 @@ class Dirichlet:
             "keep_above_one": self.keep_above_one,
             "floor": self.floor,
         }
+
+
+class _Softmax(torch.autograd.Function):
+    """Eq. 4 with its derivative in this order of operations.
+
+    PyTorch's own derivative sums in another order: the last bits would differ (decision 50).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, beta: Tensor) -> Tensor:
+        alpha = torch.softmax(beta, dim=0)
+        ctx.save_for_backward(alpha)
+        return alpha
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> Tensor:
+        (alpha,) = ctx.saved_tensors
+        mean = (alpha * slopes).sum(dim=0, keepdim=True)
+        derivative: Tensor = alpha * (slopes - mean)
+        return derivative
 
 
 def constraint(note: dict[str, Any]) -> Constraint:

@@ -1,27 +1,34 @@
-"""The constants of Algorithm 1, and what of them a client is told."""
+"""The constants of Algorithm 1, and those of them that a client is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from autofedavg.core.bank import LayerKind, Layers
+from autofedavg.core.bank import Bank, LayerKind, Layers
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import Constraint
 from autofedavg.core.site import Facts, Site
 
+Update = Callable[[int, Tensor], Mapping[str, Tensor]]  # (s, beta^{s-1}) -> theta^{s,k} by client
+Learner = Callable[[Any, "Plan", int, Bank], Update]  # of a federation, the plan, t and w_1 .. w_K
+
 
 @dataclass(frozen=True)
 class Plan:
-    """The constants of Algorithm 1; `layers` is given for layer-wise weights.
+    """The constants of Algorithm 1; the last five are ours, and their defaults are the paper's.
 
-    `steps_per_message` (decision 33) and `learning` (decision 34) are 1 and "clients" in the paper;
-    `trainable` is the length of a gradient, for learning at the server; `by_size` (decision 40) is
-    False in the paper, and `clip` (decision 45) 0.
+    Attributes:
+        layers: for layer-wise weights.
+        steps_per_message: steps a client takes by itself before the server averages (decision 33).
+        learner: who takes the steps on beta; None for the clients (decision 34).
+        trainable: length of a gradient, for learning at the server.
+        by_size: whether clients count by their training cases (decision 40).
+        clip: limit on a client's step, in medians of the others'; 0 for none (decision 45).
     """
 
     T: int
@@ -36,36 +43,34 @@ class Plan:
     data: Literal["validation", "train", "holdout"] = "validation"
     mode: Literal["eval", "train"] = "eval"
     steps_per_message: int = 1
-    learning: Literal["clients", "server"] = "clients"
+    learner: Learner | None = None
     trainable: int = 0
     by_size: bool = False
     clip: float = 0.0
 
-    def for_clients(self) -> Facts:
-        """What a client must know to take a step on beta."""
+    @property
+    def steps(self) -> range:
+        """The first step s of every message to the clients."""
+        return range(1, self.S + 1, self.steps_per_message)
+
+    def message(self, s: int) -> Facts:
+        """What a client must know, besides beta, to take step s and the others of its message."""
         facts = {"gamma": self.gamma.note(), "rate": self.optimiser.client_rate}
         facts |= {"layers": self.layer_kind if self.layers else None, "mode": self.mode}
-        return facts | {"smoothing": self.smoothing, "data": self.data}
-
-    def for_gradients(self) -> Facts:
-        """What `Federation.differentiate` must know."""
-        return {"length": self.trainable, "data": self.data, "mode": self.mode}
-
-    def messages(self) -> Iterator[tuple[int, Facts]]:
-        """The first step of every message to the clients, and what it says beside beta."""
-        m = self.steps_per_message
-        for s in range(1, self.S + 1, m):
-            alone = {"steps": min(m, self.S - s + 1), "optimiser": self.optimiser.note()}
-            yield s, self.for_clients() | (alone if m > 1 else {})
+        facts |= {"smoothing": self.smoothing, "data": self.data}
+        if self.steps_per_message > 1:
+            facts["steps"] = min(self.steps_per_message, self.S - s + 1)
+            facts["optimiser"] = self.optimiser.note()
+        return facts
 
     def server_optimiser(self) -> BetaOptimiser:
-        """What turns the mean of the clients' theta into the next: several steps are averaged."""
+        """Turns the clients' mean theta into the next one: several steps are only averaged."""
         if self.steps_per_message == 1:
             return self.optimiser
         return replace(self.optimiser, kind="sgd")
 
     def average(self, theta_k: Mapping[str, Tensor], sites: Sequence[Site]) -> Tensor:
-        """The mean of the clients' theta: of the paper, or every client by its training cases."""
+        """The mean of the clients' theta: the paper's, or weighted by their training cases."""
         thetas = torch.stack(list(theta_k.values()))
         if not self.by_size:
             return thetas.mean(dim=0)

@@ -235,3 +235,17 @@ def global_seed(number: int, device: torch.device | None = None) -> Iterator[Non
         yield
     finally:
         torch.default_generator.set_state(before)
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Draws from PyTorch's global generator inside the block are those of a copy of this one.
+
+    For what takes no generator and is drawn on the CPU.
+    """
+    before = torch.default_generator.get_state()
+    try:
+        torch.default_generator.set_state(generator.get_state())
+        yield
+    finally:
+        torch.default_generator.set_state(before)

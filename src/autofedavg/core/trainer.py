@@ -86,7 +86,7 @@ class Training(Settings):
 class LocalTrainer:
     """A network, its flat state and its optimiser, used by every client of a worker in turn.
 
-    On a GPU, steps of a `steady` one (see `problem.Problem`) are recorded and replayed.
+    On a GPU, a `steady` network's steps (see `Problem`) are recorded and replayed.
     """
 
     def __init__(
@@ -115,12 +115,7 @@ class LocalTrainer:
         self._variant_form: Form | None = None
 
     def variant(self, form: Form | None, training: Training | None = None) -> LocalTrainer:
-        """This workbench, or one for another form or training; the latest other one is kept.
-
-        Args:
-            form: None for the network as it is.
-            training: None for the training as it is.
-        """
+        """This trainer, or one for another form or training; the latest other one is kept."""
         wanted = self.training if training is None else training
         if form is None and (wanted is self.training or wanted == self.training):
             return self
@@ -134,7 +129,7 @@ class LocalTrainer:
         return kept
 
     def drawn(self) -> Model:
-        """New weights for every module, from PyTorch's global generator: a new model.
+        """A model of new initial weights, from PyTorch's global generator.
 
         They are drawn on the CPU, so that they are the same on every device.
 
@@ -170,7 +165,7 @@ class LocalTrainer:
         return self.state().clone()
 
     def state(self) -> Model:
-        """The network's state as it lies there: good until the network is used again."""
+        """The network's state, not copied: valid until the network is used again."""
         whole = [counter.reshape(-1).to(torch.int64) for counter in self._counters]
         return Model(self.flat, torch.cat(whole) if whole else no_counters(self.device))
 
@@ -232,7 +227,7 @@ class LocalTrainer:
         return place.copy_(now) if place.shape == now.shape else now.clone()
 
     def _set_mode(self, *, train: bool) -> None:
-        # Setting it walks every module: dear where a client takes only a few small steps.
+        # Setting it walks every module, which is slow where a client takes only a few small steps.
         if self.network.training != train:
             self.network.train(train)
 
@@ -287,7 +282,11 @@ class LocalTrainer:
 
 
 def checked_device(device: str) -> torch.device:
-    """The device, from now on this process's GPU if it is one, or an error that says why not."""
+    """The device, which becomes this process's current GPU if it is one.
+
+    Raises:
+        ConfigError: the device cannot be used.
+    """
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:

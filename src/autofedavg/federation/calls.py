@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -97,13 +97,16 @@ class Calls:
 
     Args:
         transport: the engine's transport.
-        K: number of clients.
+        names: the clients, in fixed order.
         quorum: how many must answer a call; 0 for all.
         exchange: time limits, quorums of single calls, retries, bad answers.
     """
 
-    def __init__(self, transport: Transport, K: int, quorum: int, exchange: Exchange) -> None:
-        self.transport, self.K, self.quorum, self.exchange = transport, K, quorum, exchange
+    def __init__(
+        self, transport: Transport, names: Sequence[str], quorum: int, exchange: Exchange
+    ) -> None:
+        self.transport, self.names = transport, names
+        self.quorum, self.exchange = quorum, exchange
         self._account: dict[str, Traffic] = {}
         self._events: list[Event] = []
         self._away: dict[str, str] = {}
@@ -144,12 +147,12 @@ class Calls:
 
     def needed(self, call: str, asked: int) -> int:
         """How many of those asked must answer a call."""
-        return min(self.exchange.quorum(call, self.quorum, self.K), asked)
+        return min(self.exchange.quorum(call, self.quorum, len(self.names)), asked)
 
-    def message(
+    def record(
         self, call: str, site: str, what: What, reason: str, t: int, s: int | None = None
     ) -> None:
-        """Keeps what was seen in a site's answer, as an event; the log is warned of it once."""
+        """Records what was seen in a site's reply as an event; the log warns of it once."""
         self._events.append(Event(call, site, what, reason, 0.0, s))
         level = logging.INFO if (site, what) in self._warned else logging.WARNING
         self._warned.add((site, what))

@@ -8,7 +8,7 @@ that died and came back gives the same answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -17,18 +17,20 @@ from torch import Tensor
 
 from autofedavg import algorithm
 from autofedavg.core.bank import Bank, Model
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import constraint
 from autofedavg.core.ensemble import Ensemble
-from autofedavg.core.errors import DataError, TrainingError
+from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, error_facts
 from autofedavg.core.forms import Form, form_of
 from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer, Training
-from autofedavg.federation.client_state import ClientState, assembled, received
+from autofedavg.federation.client_state import ClientState, received
 from autofedavg.federation.encoding import opened, packed
-from autofedavg.federation.messages import Message, arrays_of, model_of
+from autofedavg.federation.messages import Message, arrays_of, model_of, refuse_unknown
 from autofedavg.federation.settings import Encoding
-from autofedavg.federation.verbs import refuse_unknown
+from autofedavg.federation.share_models import assembled
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,10 @@ class Client:
 
     def answer(self, verb: str, message: Message) -> Message:
         """Answers one request of the port."""
-        verbs: dict[str, Callable[[Message], Message]] = {
-            "local_train": self.local_train,
-            "share_models": self.share_models,
-            "update_beta": self.update_beta,
-            "differentiate": self.differentiate,
-            "evaluate": self.evaluate,
-            "validate_local": self.validate_local,
-            "class_counts": self.class_counts,
-        }
         refuse_unknown(self.site, verb, message.facts)
         with every_state_kept():  # what a network draws itself is the run's on every engine
-            return verbs[verb](message)
+            reply: Message = getattr(self, verb)(message)
+        return reply
 
     def local_train(self, message: Message) -> Message:
         job = self.training_of(message)
@@ -135,22 +129,26 @@ class Client:
         return Message({}, assembled(message, self.site, self.client_state, dtype))
 
     def update_beta(self, message: Message) -> Message:
-        how = message.facts
-        t = int(how["t"])
+        """The steps of one message, from step s on: one, as in Algorithm 1, or several.
+
+        Between several steps beta is this client's own, kept legal by gamma (decision 33).
+        """
+        how, beta = message.facts, message.arrays["beta"]
+        t, first = int(how["t"]), int(how["s"])
         bank = self.client_state.bank(how["digest"])
         if bank is None:
             return Message({}, {"missing": True})
-        losses: list[float] = []
-
-        def update(beta: Tensor, s: int) -> Tensor:
+        gamma, losses = constraint(how["gamma"]), []
+        several = "steps" in how
+        step = (BetaOptimiser(**how["optimiser"]) if several else BetaOptimiser("sgd", 1.0)).start()
+        for s in range(first, first + how.get("steps", 1)):
             seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
             x = self._weight_batch(t, s, how)
             with self._seeded(Purpose.NETWORK, t, s):
-                theta, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
+                found, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
             losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
-            return theta
-
-        theta = algorithm.update_beta_alone(update, message.arrays["beta"], int(how["s"]), how)
+            theta = step(gamma.free(beta), found)
+            beta = gamma.beta(theta)
         return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
 
     def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:
@@ -257,3 +255,24 @@ class Client:
                 remedy="lower training.learning_rate, or look at this site's images and labels",
             )
         return mean
+
+
+class ClientGroup:
+    """Clients of one process, which answer one after another; an error is a reply too."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._clients)
+
+    def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        with every_state_kept():  # once for all of them: it costs as much as seeding does
+            return {name: self._answer(name, verb, message) for name, message in messages.items()}
+
+    def _answer(self, name: str, verb: str, message: Message) -> Message:
+        try:
+            return self._clients[name].answer(verb, message)
+        except AutoFedAvgError as error:
+            return Message({}, error_facts(error))

@@ -5,17 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model
-from autofedavg.core.errors import FederationError
+from autofedavg.core.errors import FederationError, TrainingError, did_you_mean
 from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.site import Facts, Site
 
 NUMBERS = {float, int}
+
+# The plain values that each request may carry. A client that passed over one that it does not know
+# would answer another question than the server's.
+_MODEL = frozenset({"form", "sent"})  # how a model travels
+_STEP = frozenset({"t", "s", "data", "mode"})  # a step of LearnAggWeight
+
+KNOWN: Mapping[str, frozenset[str]] = {
+    "local_train": _MODEL | {"t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "up"},
+    "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
+    "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
+    "differentiate": _STEP | _MODEL,
+    "evaluate": _MODEL | {"t", "split", "sites"},
+    "validate_local": frozenset({"t", "metric", "digest", "form"}),
+    "class_counts": frozenset({"t"}),
+}
 
 
 @dataclass(frozen=True)
@@ -150,3 +165,21 @@ def total_bytes(messages: Iterable[Message]) -> int:
             size = sizes[id(message)] = message.nbytes
         total += size
     return total
+
+
+def refuse_unknown(site: str, verb: str, facts: Mapping[str, Any]) -> None:
+    """Refuses a request, or a value of one, that this client does not know.
+
+    Raises:
+        TrainingError: it names the request, or the value.
+    """
+    known = KNOWN.get(verb)
+    if known is None:
+        raise TrainingError(f"unknown request {verb!r}", where=f"client {site}")
+    unknown = sorted(facts.keys() - known)
+    if unknown:
+        raise TrainingError(
+            f"unknown value {unknown[0]!r} for {verb}",
+            where=f"client {site}",
+            remedy=f"{did_you_mean(unknown[0], known)} Have the same version at server and sites",
+        )

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from autofedavg.core.bank import Bank, joint_digest
+from autofedavg.core.bank import Bank, Model, joint_digest
 from autofedavg.core.site import Facts
 from autofedavg.federation.calls import Ask, Calls
+from autofedavg.federation.client_state import ClientState
+from autofedavg.federation.encoding import Parcel, Sender, as_received, opened
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.replies import BadReply, missing_of
-from autofedavg.federation.sending import Parcel, Sending
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,19 @@ class Sharing:
 
     Args:
         calls: asks the clients.
-        sending: in what form models travel.
+        sender: how models travel.
     """
 
-    def __init__(self, calls: Calls, sending: Sending) -> None:
-        self._calls, self._sending = calls, sending
+    def __init__(self, calls: Calls, sender: Sender) -> None:
+        self._calls, self._sender = calls, sender
         self._uploads: Mapping[str, Mapping[str, Tensor]] = {}
         self._trained: Bank | None = None
         self.altered: set[str] = set()  # sites whose model changes on its way up
         self.shared: Shared | None = None
 
-    def came(self, w_k: Bank, uploads: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The models of a round, and the arrays they came in where these can be passed on."""
-        self._trained, self._uploads = w_k, uploads
+    def uploaded(self, w_k: Bank, arrays: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Keeps the models of a round, and the arrays they came in where these can be sent on."""
+        self._trained, self._uploads = w_k, arrays
 
     def share(self, t: int, w_k: Bank) -> None:
         """Sends every client the models it does not have."""
@@ -106,8 +108,70 @@ class Sharing:
         parcels = {
             site: Parcel(uploads[site], w_k[site])
             if site in uploads
-            else self._sending.parcel(w_k[site])
+            else self._sender.parcel(w_k[site])
             for site in w_k.sites
         }
         digests = {site: parcel.model.digest() for site, parcel in parcels.items()}
-        return Shared(w_k.sites, joint_digest(digests), digests, parcels, self._sending.sent)
+        return Shared(w_k.sites, joint_digest(digests), digests, parcels, self._sender.sent)
+
+
+# --- at a client ---------------------------------------------------------------------------------
+
+
+def assembled(message: Message, site: str, state: ClientState, dtype: torch.dtype) -> Facts:
+    """Puts the bank of a `share_models` together from the note and from what is here.
+
+    Returns:
+        What to answer: nothing where the bank is whole; else the models that are `missing`,
+        whether they must come `whole` as the reference is not here, and whether this site's own
+        model is `altered`: here, but not as the server has it.
+    """
+    facts = message.facts
+    if state.bank(facts["digest"]) is not None:
+        return {}
+    how: Facts = facts.get("sent", {"coding": "float32"})
+    reference = state.reference(how["reference"]) if "reference" in how else None
+    lacking = how["coding"] == "difference" and reference is None
+    kept = state.parts()
+    models: dict[str, Model] = {}
+    carried = _by_site(message)
+    for name in facts["sites"]:
+        digest = facts["digests"][name]
+        arrays = carried.get(name)
+        if arrays and not ("steps" in arrays and lacking):
+            models[name] = opened(arrays, how["coding"], dtype, reference)
+        elif digest in kept:
+            models[name] = kept[digest]
+        elif name == site and (own := _own(state, how, reference, digest)) is not None:
+            models[name] = own
+    missing = [name for name in facts["sites"] if name not in models]
+    if not missing:
+        state.keep_bank(Bank.gather(models), facts["digest"])
+        return {}
+    state.keep_parts({facts["digests"][name]: model for name, model in models.items()})
+    answer: Facts = {"missing": missing}
+    if lacking:
+        answer["whole"] = True
+    if site in missing and not lacking and state.own() is not None:
+        answer["altered"] = True
+    return answer
+
+
+def _own(state: ClientState, how: Facts, reference: Model | None, digest: str) -> Model | None:
+    """This site's own model, where it is what the others are sent of it."""
+    own = state.own()
+    if own is None or own.digest() == digest:
+        return own
+    if how["coding"] == "float32" or (how["coding"] == "difference" and reference is None):
+        return None
+    sent = as_received(own, how["coding"], reference)
+    return sent if sent.digest() == digest else None
+
+
+def _by_site(message: Message) -> dict[str, dict[str, Tensor]]:
+    """Every site's arrays in a bag of models."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, array in message.arrays.items():
+        kind, _, owner = key.partition("/")
+        found.setdefault(owner, {})[kind] = array
+    return found

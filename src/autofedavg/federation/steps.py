@@ -1,39 +1,73 @@
-"""LearnAggWeight's steps at the port: how they are asked for, and none far beyond the others'."""
+"""LearnAggWeight at the port: its calls, its steps at the server, and steps that are too long."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from autofedavg.core.bank import Model
+from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
-from autofedavg.core.site import Facts
+from autofedavg.core.mixture import Mixture
+from autofedavg.core.plan import Plan, Update
+from autofedavg.core.seeds import Purpose
 from autofedavg.federation.calls import Ask, Calls
+from autofedavg.federation.encoding import Sender
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.replies import BadReply, gradient_of, lacks, theta_of
-from autofedavg.federation.sending import Sending
 from autofedavg.federation.share_models import Sharing
 
+if TYPE_CHECKING:
+    from autofedavg.federation.port import Federation
 
-class Steps:
-    """The server's side of `update_beta` and `differentiate`.
+
+def at_server(federation: Federation, plan: Plan, t: int, w_k: Bank) -> Update:
+    """The server takes every client's step on beta, from their gradients at one w (decision 34)."""
+
+    def update(s: int, beta: Tensor) -> dict[str, Tensor]:
+        chance = federation.secret.generator("server", Purpose.ALPHA, t, s)  # decision 44
+        mixture = Mixture(w_k, beta, plan.gamma, plan.layers, chance)
+        gradients = federation.differentiate(
+            t, s, mixture.w, w_k.sites, plan.trainable, data=plan.data, mode=plan.mode
+        )
+        rate = plan.optimiser.client_rate
+        return {k: mixture.step(grad, rate, plan.smoothing) for k, grad in gradients.items()}
+
+    return update
+
+
+class LearningCalls:
+    """The port's calls of LearnAggWeight.
 
     Args:
         calls: asks the clients.
-        sending: in what form models travel.
-        sharing: which models the clients have.
+        sender: how models travel.
     """
 
-    def __init__(self, calls: Calls, sending: Sending, sharing: Sharing) -> None:
-        self._calls, self._sending, self._sharing = calls, sending, sharing
-        self._losses: list[dict[str, float]] = []  # a message's, by site
+    def __init__(self, calls: Calls, sender: Sender) -> None:
+        self._calls, self._sender = calls, sender
+        self._sharing = Sharing(calls, sender)
+        self._losses: list[dict[str, float]] = []  # of a message, by site
 
-    def update_beta(self, t: int, s: int, beta: Tensor, how: Facts) -> dict[str, Tensor]:
-        """The theta^{s,k} of every client that has the models."""
+    def share_models(self, t: int, w_k: Bank) -> None:
+        """Sends every client the K-1 models it does not have.
+
+        A repeated or retried request carries digests only, and then what is missing.
+        """
+        self._sharing.share(t, w_k)
+
+    def update_beta(self, t: int, s: int, beta: Tensor, **how: Any) -> dict[str, Tensor]:
+        """One step s on beta at every client that has the models.
+
+        A client that has lost the models says so, is sent them again, and is asked once more.
+
+        Returns:
+            theta^{s,k}, the stepped parameters of beta (beta^{s,k} itself but for `softplus`).
+        """
         shared = self._sharing.shared
         if shared is None:
             raise FederationError(
@@ -46,9 +80,9 @@ class Steps:
         message = Message({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
         forgetful: list[str] = []
 
-        def read(name: str, answer: Message) -> tuple[Tensor, float] | None:
-            if not lacks(answer):
-                return theta_of(answer, beta, s)
+        def read(name: str, reply: Message) -> tuple[Tensor, float] | None:
+            if not lacks(reply):
+                return theta_of(reply, beta, s)
             if name in forgetful:
                 raise BadReply("cannot keep the models it is sent")
             forgetful.append(name)
@@ -62,29 +96,46 @@ class Steps:
             back = self._sharing.deliver(t, shared, dict.fromkeys(forgetful, ()), s, needed)
             asked = dict.fromkeys(back, message)
             stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
-        return self._learned({name: found for name, found in stepped.items() if found})
+        return self._without_losses({name: found for name, found in stepped.items() if found})
 
     def differentiate(
-        self, t: int, s: int, w: Model, sites: Sequence[str], length: int, how: Facts
+        self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
     ) -> dict[str, Tensor]:
-        """The gradients at w, (D',), of those that answered."""
+        """The gradient at w of the loss of each of these clients' mini-batch of step s.
+
+        Args:
+            t: the round.
+            s: the step of LearnAggWeight.
+            w: where the loss is differentiated.
+            sites: the clients to ask.
+            length: D', the numbers of w that are trained.
+            **how: plain values for the clients: `data`, the split; `mode`, the network's.
+
+        Returns:
+            grad L_k(w), (D',), of those that replied; valid until the next call.
+        """
         facts = {"t": t, "s": s, **how}
-        parcel = self._sending.parcel(w)
-        message = Message(parcel.arrays, {**facts, **self._sending.sent})
+        parcel = self._sender.parcel(w)
+        message = Message(parcel.arrays, {**facts, **self._sender.sent})
 
-        def read(_: str, answer: Message) -> tuple[Tensor, float]:
-            return gradient_of(answer, length, w.values.dtype, s)
+        def read(_: str, reply: Message) -> tuple[Tensor, float]:
+            return gradient_of(reply, length, w.values.dtype, s)
 
-        def mend(_: str, answer: Message) -> Message | None:
-            return Message(arrays_of(parcel.model), facts) if lacks(answer) else None
+        def mend(_: str, reply: Message) -> Message | None:
+            return Message(arrays_of(parcel.model), facts) if lacks(reply) else None
 
         asked = dict.fromkeys(sites, message)
-        return self._learned(self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend)))
+        replies = self._calls.ask(Ask("differentiate", asked, read, t, s, mend=mend))
+        return self._without_losses(replies)
 
     def clip(
         self, t: int, s: int, theta: Tensor, theta_k: Mapping[str, Tensor], most: float
     ) -> Mapping[str, Tensor]:
-        """The theta^{s,k}, theta itself in the place of one that is far beyond the others'."""
+        """The clients' steps from theta, theta itself in place of one that is far too long.
+
+        A step more than `most` times as long as the median of the others does not count, and is
+        recorded as an event; 0 for no limit. A step that is not finite never counts (decision 45).
+        """
         steps = torch.stack(list(theta_k.values())) - theta
         norms = torch.linalg.vector_norm(steps.flatten(1), dim=1).tolist()
         sizes = dict(zip(theta_k, norms, strict=True))
@@ -97,24 +148,25 @@ class Steps:
         for name, middle in cut.items():
             others = f", the others' {middle:.3g}" if middle else ""
             reason = f"its step on beta is {sizes[name]:.3g} long{others}: it does not count"
-            self._calls.message(call, name, "clipped", reason, t, s)
+            self._calls.record(call, name, "clipped", reason, t, s)
         return {**theta_k, **dict.fromkeys(cut, theta)}
 
-    def take_losses(self, names: Sequence[str]) -> dict[str, list[float | None]]:
-        """Every site's loss in every message since this was last asked."""
-        said, self._losses = self._losses, []
-        return {name: [by.get(name) for by in said] for name in names} if said else {}
+    def take_learning_losses(self) -> dict[str, list[float | None]]:
+        """Every site's loss in every message of LearnAggWeight since this was last called."""
+        taken, self._losses = self._losses, []
+        names = self._calls.names
+        return {name: [losses.get(name) for losses in taken] for name in names} if taken else {}
 
-    def _learned(self, answers: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
-        """What clients found in a step; their losses are noted."""
-        self._losses.append({name: loss for name, (_, loss) in answers.items()})
-        return {name: found for name, (found, _) in answers.items()}
+    def _without_losses(self, replies: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
+        """What clients found in a step; their losses are kept."""
+        self._losses.append({name: loss for name, (_, loss) in replies.items()})
+        return {name: found for name, (found, _) in replies.items()}
 
 
 def outliers(sizes: Mapping[str, float], most: float) -> dict[str, float]:
-    """Who is more than `most` times the median of the others, and that median.
+    """Names whose size is more than `most` times the median of the others, with that median.
 
-    Of two nobody can be told from the other, and nothing is far from zero: neither has outliers.
+    Two sizes have no outlier, and a median of zero has none.
 
     Example:
         >>> outliers({"A": 1.0, "B": 2.0, "C": 500.0}, 100.0)
@@ -123,7 +175,7 @@ def outliers(sizes: Mapping[str, float], most: float) -> dict[str, float]:
     if len(sizes) < 3:
         return {}
     *rest, largest = sorted(sizes.values())
-    if largest <= most * statistics.median(rest):  # nobody's others have a smaller one
+    if largest <= most * statistics.median(rest):  # no other median is smaller
         return {}
     found = {}
     for name, size in sizes.items():

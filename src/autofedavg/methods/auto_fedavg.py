@@ -16,6 +16,7 @@ from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
+from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import Method
 
 
@@ -174,7 +175,7 @@ class AutoFedAvg(Method):
             data=self.learn_on,
             mode=self.mode,
             steps_per_message=self.steps_per_message,
-            learning=self.learning,
+            learner=at_server if self.learning == "server" else None,
             trainable=layout.trainable,
             by_size=self.objective == "size",
             clip=self.clip_steps,
@@ -186,10 +187,10 @@ class AutoFedAvg(Method):
             return asked
         plan = self.plan(layout, T)
         if self.learning == "clients":
-            steps = [{"s": s, **how} for s, how in plan.messages()]
+            steps = [{"s": s, **plan.message(s)} for s in plan.steps]
             return asked | {"share_models": [{}], "update_beta": steps}
-        told = {"data": plan.data, "mode": plan.mode}
-        return asked | {"differentiate": [{"s": s, **told} for s in range(1, self.S + 1)]}
+        how = {"data": plan.data, "mode": plan.mode}
+        return asked | {"differentiate": [{"s": s, **how} for s in plan.steps]}
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from autofedavg.algorithm import Round
+from autofedavg.algorithm import Round, among
 from autofedavg.core.bank import Bank, Layout, Model, model_for
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import Settings
@@ -91,6 +91,17 @@ def size_weights(federation: Federation) -> Tensor:
 def even_weights(federation: Federation) -> Tensor:
     """alpha_k = 1 / K."""
     return torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
+
+
+def fed_avg(
+    federation: Federation, alpha: Callable[[int], Tensor], T: int, start: Round, mu: float = 0.0
+) -> Iterator[Round]:
+    """FedAvg: Algorithm 1 with given weights alpha(t); mu > 0 adds FedProx's local term."""
+    w = start.w
+    for t in range(start.t + 1, T + 1):
+        w_k, losses = federation.local_train(t, w, T=T, mu=mu)
+        w = federation.as_sent(w_k.combine(among(alpha(t), federation, w_k)))
+        yield Round(t, w, None, alpha(t), w_k, losses)
 
 
 def own_models(federation: Federation, w: Model | Bank) -> Bank:

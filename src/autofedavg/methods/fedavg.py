@@ -8,13 +8,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from autofedavg.algorithm import Round, fed_avg
+from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout
 from autofedavg.core.constraints import Dirichlet
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
 from autofedavg.federation.port import Federation
-from autofedavg.methods.base import Method, even_weights, size_weights
+from autofedavg.methods.base import Method, even_weights, fed_avg, size_weights
 
 
 class FedAvg(Method):
@@ -48,4 +48,4 @@ class FedAvg(Method):
             return even_weights(federation)
         gamma = Dirichlet()
         chance = federation.seeds.generator("server", Purpose.ALPHA, t // self.redraw)
-        return gamma.sample(gamma.initial(federation.K), [chance])[0]
+        return gamma.sample(gamma.initial(federation.K), chance)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from autofedavg.algorithm import Round, fed_avg
+from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
-from autofedavg.methods.base import Method, size_weights
+from autofedavg.methods.base import Method, fed_avg, size_weights
 
 
 class FedProx(Method):

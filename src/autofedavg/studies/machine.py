@@ -76,7 +76,7 @@ def about_run(
     layers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """environment.json: what a run ran on, and all that going on with it must keep."""
-    plan = getattr(federation.transport, "hands", machine)
+    plan = getattr(federation.transport, "plan", machine)
     return environment(
         str(machine.device),
         seed=seed,

@@ -20,7 +20,7 @@ from autofedavg.engines.dropin.described import described, fitted, told
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply, arrays_of
 from autofedavg.federation.port import Federation
 from autofedavg.federation.serialization import decode, encode
@@ -102,7 +102,7 @@ class Core:
                 Data(s),
                 LocalTrainer(network(), loss_of, Training(), torch.device("cpu")),
                 Seeds(seed),
-                MemoryState(),
+                ClientState(),
             )
             for s in SITES
         }

@@ -34,6 +34,7 @@ from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.fedprox import FedProx
 from autofedavg.methods.local_only import LocalOnly
+from autofedavg.studies.machine import Machine, about_run
 from toy import (
     METRIC,
     TRAINING,
@@ -272,7 +273,7 @@ def test_a_lost_shelf_in_the_simulator_is_filled_again(workers):
         federation = Federation(Swallowing(transport) if forget else transport)
         bank, _ = federation.local_train(1, w0, T=1)
         federation.share_models(1, bank)
-        return federation.update_beta(1, 1, beta, **plan.for_clients())
+        return federation.update_beta(1, 1, beta, **plan.message(1))
 
     with simulate(problem, workers) as transport, simulate(problem, workers) as other:
         expected, found = stepped(transport, forget=False), stepped(other, forget=True)
@@ -465,6 +466,12 @@ def test_one_worker_needs_no_process(problem):
     with simulate(problem, 1) as transport:
         assert transport.plan == (1, 1)
         assert multiprocessing.active_children() == children
+
+
+def test_a_run_s_environment_records_the_workers_that_were_used(problem):
+    with simulate(problem, 2) as transport:
+        known = about_run(Machine(device="cpu"), Federation(transport), 0, {}, METRIC)
+    assert (known["workers"], known["threads"]) == (2, 1)
 
 
 def test_threads_are_given_back(problem):

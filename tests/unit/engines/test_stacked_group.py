@@ -15,11 +15,9 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.engines.simulator import stacking as stacked
 from autofedavg.engines.simulator.stacking import StackedGroup, group_of, why_not_together
-from autofedavg.engines.simulator.workers import ClientGroup
-from autofedavg.federation import verbs as vocabulary
-from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
-from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.client import Client, ClientGroup
+from autofedavg.federation.client_state import ClientState
+from autofedavg.federation.messages import KNOWN, Message, arrays_of
 from autofedavg.tasks.cifar.files import Pictures
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 
@@ -62,7 +60,7 @@ def clients_of(
     bench = LocalTrainer(build(), loss, training, CPU)
     names = "abc"[: len(sizes)]
     return {
-        name: Client(name, site(name, n), bench, Seeds(1), MemoryState())
+        name: Client(name, site(name, n), bench, Seeds(1), ClientState())
         for name, n in zip(names, sizes, strict=True)
     }
 
@@ -172,8 +170,8 @@ def test_those_who_are_asked_otherwise_train_apart(group) -> None:
 def test_a_request_that_says_more_than_the_stack_knows_goes_to_the_clients(
     group, caplog, monkeypatch
 ) -> None:
-    known = vocabulary.KNOWN["local_train"] | {"rule"}
-    monkeypatch.setitem(vocabulary.KNOWN, "local_train", known)
+    known = KNOWN["local_train"] | {"rule"}
+    monkeypatch.setitem(KNOWN, "local_train", known)
     alone = clients_of()
     messages = asked(alone, rule="scaffold")
     with caplog.at_level("INFO", logger="autofedavg"):
@@ -408,7 +406,7 @@ def test_other_steps_on_beta_are_taken_one_by_one(group, facts) -> None:
 
 def test_who_lost_the_models_says_so(group) -> None:
     messages = ready_to_weigh(group._clients)
-    group._clients["b"].client_state = MemoryState()
+    group._clients["b"].client_state = ClientState()
     answers = group.answer("update_beta", messages)
     assert answers["b"].facts == {"missing": True}
     assert "theta" in answers["a"].arrays

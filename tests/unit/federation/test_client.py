@@ -9,7 +9,7 @@ from autofedavg.core.bank import Bank
 from autofedavg.core.errors import AutoFedAvgError, DataError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of, model_of
 from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
@@ -40,9 +40,9 @@ def requests(problem, **settings):
     w_k, _ = federation.local_train(1, w0, T=2)
     federation.share_models(1, w_k)
     plan = AutoFedAvg(**settings).plan(layout, 2)
-    ((s, how), *_) = plan.messages()
-    federation.update_beta(1, s, plan.gamma.initial(2), **how)
-    federation.differentiate(1, s, w0, "AB", **plan.for_gradients())
+    federation.update_beta(1, 1, plan.gamma.initial(2), **plan.message(1))
+    how = {"data": plan.data, "mode": plan.mode}
+    federation.differentiate(1, 1, w0, "AB", layout.trainable, **how)
     federation.evaluate(w0, "validation")
     federation.validate_local(1, w_k, METRIC)
     federation.class_counts(1)
@@ -410,7 +410,7 @@ def test_models_of_another_digest_are_not_used(problem):
 
 
 def test_the_memory_shelf_keeps_one_model_and_one_bank(problem):
-    client_state = MemoryState()
+    client_state = ClientState()
     w0, _ = problem.initial(Seeds(7))
     assert client_state.own() is None
     assert client_state.bank("x") is None

@@ -79,9 +79,9 @@ def test_repeating_a_request_gives_the_same_answer(data, t, verb, mode, constrai
     plan = AutoFedAvg(constraint=constraint, mode=mode, S=S, steps_per_message=m).plan(layout, 1)
     bank, _ = federation.local_train(t, w0, T=t)
     federation.share_models(t, bank)
-    for s, how in plan.messages():
-        federation.update_beta(t, s, plan.gamma.initial(2), **how)
-        federation.differentiate(t, s, w0, "AB", **plan.for_gradients())
+    for s in plan.steps:
+        federation.update_beta(t, s, plan.gamma.initial(2), **plan.message(s))
+        federation.differentiate(t, s, w0, "AB", layout.trainable, data=plan.data, mode=mode)
     asked = transport.sent(verb, "A")
     message = data.draw(st.sampled_from(asked))
     back = make_client(problem, "A")

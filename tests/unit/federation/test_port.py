@@ -7,7 +7,7 @@ from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -172,7 +172,7 @@ def forgetting(transport, name, s):
     def intercept(verb, site, message):
         if (verb, site) == ("update_beta", name) and message.facts["s"] == s and not forgot:
             forgot.append(s)
-            transport.clients[name].client_state = MemoryState()
+            transport.clients[name].client_state = ClientState()
 
     forgot = []
     return intercept
@@ -216,7 +216,7 @@ def test_with_a_quorum_a_forgetful_client_may_also_be_lost(problem, w0, verb):
     transport = DirectFleet(problem)
     federation = Federation(transport, quorum=2)
     ready(federation, w0)
-    transport.clients["B"].client_state = MemoryState()
+    transport.clients["B"].client_state = ClientState()
     asked = []
 
     def intercept(asked_verb, site, message):
@@ -232,7 +232,7 @@ def test_with_a_quorum_a_forgetful_client_may_also_be_lost(problem, w0, verb):
 
 def test_a_forgetful_client_that_is_lost_stops_a_full_federation(federation, transport, w0):
     ready(federation, w0)
-    transport.clients["B"].client_state = MemoryState()
+    transport.clients["B"].client_state = ClientState()
     transport.intercept = lose("B", verb="share_models")
     with pytest.raises(FederationError, match=r"client B, share_models, round 1: did not answer"):
         federation.update_beta(1, 1, BETA, **HOW)

@@ -9,7 +9,7 @@ import torch
 from autofedavg.core.bank import Model
 from autofedavg.core.seeds import Seeds
 from autofedavg.engines.simulator.simulator import Simulator
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.encoding import as_received
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
@@ -111,7 +111,7 @@ def test_a_client_keeps_the_models_it_has_until_the_rest_comes(problem):
     client = transport.clients["A"]
     federation.share_models(1, bank)
     (whole,) = transport.sent("share_models", "A")
-    client.client_state = MemoryState()
+    client.client_state = ClientState()
     parts = {key: array for key, array in whole.arrays.items() if key.endswith("/B")}
     assert client.answer("share_models", Message(parts, whole.facts)).facts == {
         "missing": ["A", "C"]
@@ -152,7 +152,7 @@ def test_a_site_whose_model_is_changed_on_its_way_is_sent_the_server_s(problem):
 def test_a_site_that_restarted_is_not_taken_for_one_with_a_filter(problem):
     transport = DirectFleet(problem)
     federation, bank = begun(transport)
-    transport.clients["B"].client_state = MemoryState()
+    transport.clients["B"].client_state = ClientState()
     federation.share_models(1, bank)
     assert carried(transport, "share_models", "B") == [["A", "C"], ["B"]]
     again, _ = federation.local_train(2, bank["A"], T=2)
@@ -164,7 +164,7 @@ def test_a_site_that_lost_its_own_model_is_sent_it_to_validate(problem):
     transport = DirectFleet(problem)
     federation, bank = begun(transport)
     expected = federation.validate_local(1, bank, METRIC)
-    transport.clients["B"].client_state = MemoryState()
+    transport.clients["B"].client_state = ClientState()
     assert federation.validate_local(1, bank, METRIC) == expected
     assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
 
@@ -234,7 +234,7 @@ def test_server_and_clients_hold_the_same_bits(problem, exchange):
             assert {k: held[k].digest() for k in "ABC"} == {
                 k: m.digest() for k, m in expected.items()
             }
-        federation.update_beta(t, 1, plan.gamma.initial(3), **plan.for_clients())
+        federation.update_beta(t, 1, plan.gamma.initial(3), **plan.message(1))
         w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
         seen: list[str] = []
         for client in transport.clients.values():
@@ -362,7 +362,7 @@ def test_a_site_without_the_reference_is_sent_the_whole_model(problem, verb):
         federation.local_train(2, w, T=2)
     expected = calls[verb]()
     federation.take_events()
-    transport.clients["B"].client_state = MemoryState()
+    transport.clients["B"].client_state = ClientState()
     assert calls[verb]() == expected
     assert [(e["site"], e["what"]) for e in federation.take_events()] == [("B", "resent")]
 

@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from autofedavg.algorithm import Round, among, auto_fedavg, fed_avg
+from autofedavg.algorithm import Round, among, auto_fedavg
 from autofedavg.core.bank import Bank
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import Dirichlet, Softmax
@@ -15,6 +15,7 @@ from autofedavg.core.plan import Plan
 from autofedavg.core.problem import Problem
 from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.methods.base import fed_avg
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.local_only import LocalOnly
 from toy import (

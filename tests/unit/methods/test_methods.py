@@ -6,12 +6,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from autofedavg import methods as door
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import Dirichlet, Softmax
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.plan import Plan
+from autofedavg.core.settings import setting
 from autofedavg.core.site import Site
 from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
@@ -243,7 +245,7 @@ def test_a_plan_carries_every_setting(problem, seeds):
     plan = method.plan(layout, 12)
     assert (plan.T, plan.t0, plan.S) == (12, 3, 9)
     assert plan.layers == layout.layers("tensor")
-    assert plan.for_clients() == {
+    assert plan.message(1) == {
         "gamma": Dirichlet().note(),
         "rate": 1.0,
         "layers": "tensor",
@@ -251,8 +253,8 @@ def test_a_plan_carries_every_setting(problem, seeds):
         "smoothing": 0.5,
         "data": "validation",
     }
-    assert AutoFedAvg().plan(layout, 12).for_clients()["layers"] is None
-    assert plan.for_gradients() == {"length": 51, "data": "validation", "mode": "train"}
+    assert AutoFedAvg().plan(layout, 12).message(1)["layers"] is None
+    assert plan.trainable == 51
 
 
 @pytest.mark.parametrize(
@@ -266,11 +268,11 @@ def test_a_plan_carries_every_setting(problem, seeds):
 )
 def test_s_steps_fall_into_messages(problem, seeds, S, m, expected):
     plan = AutoFedAvg(S=S, steps_per_message=m).plan(problem.initial(seeds)[1], 1)
-    sent = list(plan.messages())
-    assert [(s, how.get("steps")) for s, how in sent] == expected
-    for _, how in sent:
-        assert how.items() >= plan.for_clients().items()
-        assert ("optimiser" in how) == (m > 1)
+    assert [(s, plan.message(s).get("steps")) for s in plan.steps] == expected
+    alone = AutoFedAvg(S=S).plan(problem.initial(seeds)[1], 1).message(1)
+    for s in plan.steps:
+        assert plan.message(s).items() >= alone.items()
+        assert ("optimiser" in plan.message(s)) == (m > 1)
     assert plan.server_optimiser().kind == ("adam" if m == 1 else "sgd")
 
 
@@ -306,3 +308,15 @@ def test_what_learning_at_the_server_does_not_hide_is_said(settings, sites, says
     (caution,) = AutoFedAvg(learning="server", **settings).cautions(sites)
     assert says in caution
     assert AutoFedAvg(**settings).cautions(sites) == FedAvg().cautions(sites) == []
+
+
+def test_what_an_author_of_a_method_imports_is_in_one_place():
+    found = {name: getattr(door, name) for name in door.__all__ if name != "METHODS"}
+    assert found == {
+        "Federation": Federation,
+        "Method": Method,
+        "Round": Round,
+        "setting": setting,
+    }
+    with pytest.raises(AttributeError, match="no attribute 'Rounds'"):
+        door.Rounds  # noqa: B018

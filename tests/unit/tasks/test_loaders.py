@@ -13,7 +13,7 @@ from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.studies.federate import federate
 from autofedavg.studies.machine import Machine
@@ -324,7 +324,7 @@ def test_a_client_trains_alike_whatever_kind_of_loader(kind):
         local = data(**kind)
         problem = Problem(mlp, loss, {"A": local}, METRIC)
         trainer = LocalTrainer(seeded(mlp, 0), loss, Training(epochs=2, learning_rate=0.01), CPU)
-        client = Client("A", local, trainer, SEEDS, MemoryState())
+        client = Client("A", local, trainer, SEEDS, ClientState())
         w0, _ = problem.initial(SEEDS)
         for t in (*before, 5):
             answer = client.answer("local_train", Message(arrays_of(w0), {"t": t, "T": 9}))

@@ -191,7 +191,7 @@ class WeightLearner:
         new = [address for address in addresses if address not in self._names]
         if new:
             direct = DropinTransport(carrier, {address: address for address in new})
-            calls = Calls(direct, len(new), self.quorum, self.exchange)
+            calls = Calls(direct, new, self.quorum, self.exchange)
             hello = Message({}, {"version": __version__})
             said = calls.ask(Ask("hello", dict.fromkeys(new, hello), self._read_hello, t))
             for address, (name, layout) in said.items():

@@ -20,7 +20,7 @@ from autofedavg.core.trainer import Batch, LocalTrainer, Loss, Training
 from autofedavg.engines.dropin.described import described
 from autofedavg.engines.dropin.transport import MODELS
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, model_of
 from autofedavg.tasks.loaders import LoaderData, LoaderSite
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Batches = DataLoader[Any] | Callable[[int, int], Batch]
 
 
-class BankState(MemoryState):
+class BankState(ClientState):
     """What a site remembers while the weights are learned."""
 
     def forget(self) -> None:

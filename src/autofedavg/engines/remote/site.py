@@ -24,7 +24,7 @@ from autofedavg.engines.remote.keeping import Keeping, state_home
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.sitefile import read_site_file
 from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
 from autofedavg.federation.replies import lacks
 from autofedavg.federation.serialization import facts_text
@@ -125,7 +125,7 @@ class SiteService:
                 "cases": {split: int(n) for split, n in data.cases().items()},
                 **digests,
             }
-            self._client = Client(self.site, data, bench, Seeds(job.seed), MemoryState())
+            self._client = Client(self.site, data, bench, Seeds(job.seed), ClientState())
             self._policy = Policy(job, bench.layout)
         return self._client, self._policy
 

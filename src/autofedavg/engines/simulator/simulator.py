@@ -67,11 +67,11 @@ def plan_workers(
 
     Example:
         >>> plan_workers(K=16, device="cpu", cores=2)
-        Hands(workers=2, threads=1)
+        WorkerPlan(workers=2, threads=1)
         >>> plan_workers(K=3, device="cpu", cores=2)
-        Hands(workers=3, threads=1)
+        WorkerPlan(workers=3, threads=1)
         >>> plan_workers(K=3, device="cpu", cores=16, heavy=lambda: True)
-        Hands(workers=1, threads=16)
+        WorkerPlan(workers=1, threads=16)
     """
     for name, given in (("workers", workers), ("threads", threads)):
         if given is not None and given < 1:

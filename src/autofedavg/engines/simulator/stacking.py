@@ -16,13 +16,12 @@ from autofedavg.core.constraints import constraint
 from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.forms import Form, reshaped
 from autofedavg.core.layout import no_counters
-from autofedavg.core.mixture import Samples
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.stacked.layers import Layer, fits, layers_of
+from autofedavg.engines.simulator.stacked.samples import Samples
 from autofedavg.engines.simulator.stacked.schedule import slots_for
-from autofedavg.engines.simulator.workers import ClientGroup
-from autofedavg.federation.client import Client, LocalTraining
+from autofedavg.federation.client import Client, ClientGroup, LocalTraining
 from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.pictures import PictureSite, Steps
 
@@ -229,8 +228,8 @@ class StackedGroup(ClientGroup):
         stack.hold(how["digest"], bank.values)
         batches = {self._number[name]: draw.batch for name, draw in work.items()}
         pending = stack.weigh(batches, samples.alpha, layers)
-        # While the GPU works: the way back, and the next step's batches, which follow it there.
-        samples.way_back  # noqa: B018 - is remembered
+        # While the GPU works: the derivative, and the next step's batches, which follow it there.
+        samples.derivative  # noqa: B018 - is remembered
         self._drawn = {
             (name, t, s + 1, how["data"]): self._draw(name, t, s + 1, how["data"]) for name in work
         }

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from autofedavg.core.bank import Layout, Model
-from autofedavg.core.errors import AutoFedAvgError, error_facts
-from autofedavg.core.seeds import every_state_kept
+from autofedavg.core.errors import AutoFedAvgError
 from autofedavg.federation import waiting as patience
-from autofedavg.federation.client import Client
-from autofedavg.federation.client_state import MemoryState
+from autofedavg.federation.client import ClientGroup
+from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply
 
 LONG = 60.0  # seconds for what takes a hundredth of one
@@ -105,7 +104,7 @@ class Arena:
         return self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
 
 
-class ArenaState(MemoryState):
+class ArenaState(ClientState):
     """A client's shelf: its own model is its row of the arena; one of another form lies beside."""
 
     def __init__(self, arena: Arena, row: int) -> None:
@@ -120,27 +119,6 @@ class ArenaState(MemoryState):
         if model.counters.numel():
             self._own.counters.copy_(model.counters)
         return self._own
-
-
-class ClientGroup:
-    """Some clients that answer one after another, in fixed order; an error is an answer too."""
-
-    def __init__(self, clients: Mapping[str, Client]) -> None:
-        self._clients = clients
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._clients)
-
-    def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        with every_state_kept():  # once for all of them: it costs as much as seeding does
-            return {name: self._answer(name, verb, message) for name, message in messages.items()}
-
-    def _answer(self, name: str, verb: str, message: Message) -> Message:
-        try:
-            return self._clients[name].answer(verb, message)
-        except AutoFedAvgError as error:
-            return Message({}, error_facts(error))
 
 
 class Worker:
