@@ -14,32 +14,26 @@ from bench.timing import Load, Sample
 TOGETHER = 5
 
 
-def measure(steps: int, stock_steps: int) -> Section:
-    """Seconds of a step on beta.
-
-    Args:
-        steps: exchanges with the executor that stays.
-        stock_steps: exchanges with Flower's own.
-    """
+def measure(steps: int) -> Section:
+    """Seconds of a step on beta, over this many messages; Flower starts a process for each."""
     load = Load()
     rows = [
-        Row("our executor, which stays between messages", _steps(True, steps), "s"),
-        Row(f"the same, {TOGETHER} steps a message", _steps(True, steps, TOGETHER), "s"),
-        Row("Flower's: a process for every message", _steps(False, stock_steps), "s"),
+        Row("one step a message", _steps(steps), "s"),
+        Row(f"{TOGETHER} steps a message", _steps(steps, TOGETHER), "s"),
     ]
     return Section(
         "Flower on loopback, three sites, TLS and node keys: a step on beta",
         rows,
         load.of_others(),
-        "a process that starts PyTorch for every message: 12 to 16 s",
+        "each message starts a process per site, which imports PyTorch",
     )
 
 
-def _steps(resident: bool, exchanges: int, together: int = 1) -> Sample:
+def _steps(exchanges: int, together: int = 1) -> Sample:
     with tempfile.TemporaryDirectory(prefix="bench-flower-") as folder:
         home = Path(folder)
         job = tiny_job(1, exchanges * together, together)
-        with Loopback(job.sites, {}, home / "runs", home / "scratch", resident) as flower:
+        with Loopback(job.sites, {}, home / "runs", home / "scratch") as flower:
             flower.run(job, lambda: None)
         said = (job.folder(home / "runs") / "log.txt").read_text()
     found = re.findall(r"update_beta of 3 sites: ([\d.]+) s", said)

@@ -61,18 +61,9 @@ def test_the_same_bits_as_the_simulators(study, tmp_path, alone):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_same_bits_with_a_process_for_every_message(study, tmp_path, alone):
-    home = run_study(study, tmp_path / "here")
-    job = job_of(study, "n-dirichlet", wait=300.0)
-    with Loopback(job.sites, {}, tmp_path / "runs", tmp_path / "scratch", False) as flower:
-        flower.run(job, lambda: None)
-    assert_same_run(home / "n-dirichlet" / "seed-0", job.folder(tmp_path / "runs"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_worker_killed_between_steps_changes_no_bit(study, tmp_path, alone):
-    """Its models are gone: it says so, is sent them again, and goes on."""
+@pytest.mark.parametrize("word", ["flwr-clientapp", "flower-supernode"])
+def test_a_site_killed_between_steps_changes_no_bit(word, study, tmp_path, alone):
+    """The message is asked for again; a site that has lost its models is sent them again."""
     home = run_study(study, tmp_path / "here")
     job = job_of(study, "n-dirichlet", wait=300.0)
     log = job.folder(tmp_path / "runs") / "log.txt"
@@ -80,8 +71,9 @@ def test_a_worker_killed_between_steps_changes_no_bit(study, tmp_path, alone):
 
     def kill_after_sharing() -> None:
         if not killed and log.exists() and "share_models of 3 sites" in log.read_text():
-            killed.extend(of_flower(tmp_path, "flower.worker")[:1])
-            killed[0].kill()
+            killed.extend(of_flower(tmp_path, word)[:1])
+            for process in killed:
+                process.kill()
 
     with Loopback(job.sites, {}, tmp_path / "runs", tmp_path / "scratch") as flower:
         flower.run(job, kill_after_sharing)

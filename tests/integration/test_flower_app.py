@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -22,7 +21,6 @@ SITES = ("harbour", "north", "south")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_app(tmp_path):
-    """Flower's own executor: a process for every message."""
     app = tmp_path / "app"
     shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
     settings = (app / "pyproject.toml").read_text()
@@ -30,10 +28,8 @@ def test_the_example_app(tmp_path):
     assert told != settings
     (app / "pyproject.toml").write_text(told)
     scratch = tmp_path / "scratch"
-    with Loopback(SITES, {}, tmp_path / "runs", scratch, resident=False) as running:
-        run = running._control.submit(app)
-        while (outcome := running._control.outcome(run)) is None:
-            time.sleep(1)
+    with Loopback(SITES, {}, tmp_path / "runs", scratch) as running:
+        outcome = running.run_app(app, lambda: None)
     logs = "\n".join(p.read_text(errors="replace")[-3000:] for p in scratch.rglob("*.log"))
     assert outcome.well, outcome.details + logs
     rounds = json.loads((tmp_path / "alpha.json").read_text())

@@ -1,6 +1,6 @@
-"""A note as bytes: plain values as JSON, tensors as safetensors, and a digest over both.
+"""A message as bytes: plain values as JSON, tensors as safetensors, and a digest of both.
 
-No pickle, and nothing is believed: bytes that are not exactly such a note are refused.
+No pickle, and every bound is checked: `decode` refuses all bytes but those of a whole message.
 
     "AFA1" | blake2b of the rest (16 bytes) | length of the JSON (8 bytes, big-endian)
            | the JSON | the tensors
@@ -30,10 +30,10 @@ TYPES = frozenset(
     {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8}
     | {torch.uint8}
 )
-_DIGEST = 16
+_DIGEST = 16  # bytes
 _HEAD = len(MAGIC) + _DIGEST + 8
-_LARGEST = 2**63  # a whole number is one that tensors and other languages can hold
-# A tensor of nothing may still have strides that no number holds.
+_LARGEST = 2**63  # whole numbers must fit into an int64
+# An empty tensor may still have strides that overflow.
 _UNREADABLE = (
     *(SafetensorError, ValueError, KeyError, TypeError),
     *(RuntimeError, OverflowError, MemoryError),
@@ -41,93 +41,92 @@ _UNREADABLE = (
 
 
 class WireError(AutoFedAvgError):
-    """What arrived is not a note."""
+    """The received data are not a valid message."""
 
 
 def encode(message: Message) -> bytes:
-    """A note as bytes.
+    """Encodes a message.
 
     Example:
-        >>> decode(encode(Note({}, {"t": 1}))).facts
+        >>> decode(encode(Message({}, {"t": 1}))).facts
         {'t': 1}
     """
     facts = facts_text(message.facts).encode()
-    tensors = save(
-        {key: array.detach().cpu().contiguous() for key, array in message.arrays.items()}
-    )
-    rest = len(facts).to_bytes(8, "big") + facts + tensors
-    return MAGIC + hashlib.blake2b(rest, digest_size=_DIGEST).digest() + rest
+    tensors = save({key: _on_cpu(array) for key, array in message.arrays.items()})
+    rest = (len(facts).to_bytes(8, "big"), facts, tensors)
+    return b"".join((MAGIC, _digest(*rest), *rest))
 
 
-def decode(data: bytes) -> Message:
-    """The note in these bytes.
+def decode(data: object) -> Message:
+    """Decodes a message from outside.
 
     Raises:
-        WireError: they are not exactly what `encode` makes.
+        WireError: the data are not exactly what `encode` returns.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
-        _refuse(f"it is {type(data).__name__}, not bytes")
-    data = bytes(data)
-    if len(data) < _HEAD or data[: len(MAGIC)] != MAGIC:
-        _refuse("it does not begin as a note does")
-    rest = data[len(MAGIC) + _DIGEST :]
-    if hashlib.blake2b(rest, digest_size=_DIGEST).digest() != data[len(MAGIC) : -len(rest)]:
+        _refuse(f"got {type(data).__name__} instead of bytes")
+    view = memoryview(data)
+    if len(view) < _HEAD or view[: len(MAGIC)] != MAGIC:
+        _refuse("wrong header")
+    rest = view[len(MAGIC) + _DIGEST :]
+    if _digest(rest) != view[len(MAGIC) : len(MAGIC) + _DIGEST]:
         _refuse("it was changed on its way: its digest differs")
     length = int.from_bytes(rest[:8], "big")
     if length > len(rest) - 8:
         _refuse("it is cut off")
-    facts = facts_of_text(rest[8 : 8 + length])
+    facts = facts_of_text(bytes(rest[8 : 8 + length]))
     try:
-        arrays = load(rest[8 + length :])
+        # Copies: BLAS may sum in another order where memory is not aligned as PyTorch aligns it.
+        arrays = {key: array.clone() for key, array in load(bytes(rest[8 + length :])).items()}
     except _UNREADABLE as error:
-        raise WireError(f"this is no note: its tensors cannot be read ({error})") from error
+        raise WireError(f"Not a valid message: its tensors cannot be read ({error})") from error
     return checked(arrays, facts)
 
 
 def seal(facts: str, arrays: Mapping[str, Tensor]) -> str:
-    """A digest over a note's JSON and its tensors, for carriers that take them apart."""
+    """A digest of a message's JSON and tensors, for engines that carry them separately."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     digest.update(json.dumps([facts, len(arrays)]).encode())
     for name in sorted(arrays):
-        array = arrays[name].detach().cpu().contiguous()
+        array = _on_cpu(arrays[name])
         digest.update(json.dumps([name, str(array.dtype), list(array.shape)]).encode())
         if array.numel():
             digest.update(array.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def refuse_changed(told: object, facts: str, arrays: Mapping[str, Tensor]) -> None:
-    """Refuses a note that does not have the digest it was sent with.
+def refuse_changed(expected: object, facts: str, arrays: Mapping[str, Tensor]) -> None:
+    """Compares a message with the digest it was sent with.
 
     Raises:
-        WireError: it was changed on its way.
+        WireError: they differ.
     """
-    if not isinstance(told, str) or told != seal(facts, arrays):
+    if not isinstance(expected, str) or expected != seal(facts, arrays):
         _refuse("it was changed on its way: its digest differs")
 
 
 def facts_text(facts: Mapping[str, Any]) -> str:
-    """A note's plain values as JSON."""
+    """Writes a message's plain values as JSON."""
     return json.dumps(facts, allow_nan=False)
 
 
 def not_sent(verb: str, error: Exception) -> Message:
-    """What a site says where its answer cannot be encoded: nothing of what was in it."""
+    """A site's reply where its real one cannot be encoded; quotes nothing of it."""
     kind = type(error).__name__
     asked = printable(verb)[:80]
     return Message({}, {"error": f"its answer to {asked} cannot be sent ({kind}); see its own log"})
 
 
 def facts_of_text(text: object) -> Facts:
-    """The plain values in a JSON text from outside.
+    """Reads a message's plain values from JSON.
 
     Raises:
-        WireError: it is not the JSON of a table of plain values.
+        WireError: the text is not a JSON object within bounds.
     """
     if not isinstance(text, str | bytes) or len(text) > MOST_FACTS:
-        _refuse(f"its values are no text of at most {MOST_FACTS} bytes")
+        _refuse(f"its values are not a text of at most {MOST_FACTS} bytes")
     try:
-        # Given bytes, json would guess an encoding and let halves of letters through.
+        # Given bytes, json would guess an encoding and accept lone surrogates.
         text = text.decode() if isinstance(text, bytes) else text
         facts = json.loads(
             text,
@@ -139,32 +138,43 @@ def facts_of_text(text: object) -> Facts:
         if not text.isascii() or "\\ud" in text or "\\uD" in text:
             json.dumps(facts, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise WireError(f"this is no note: its values are not JSON ({error})") from error
+        raise WireError(f"Not a valid message: its values are not JSON ({error})") from error
     if not isinstance(facts, dict):
-        _refuse("its values are no table")
+        _refuse("its values are not a JSON object")
     return dict(facts)
 
 
 def checked(arrays: object, facts: Facts) -> Message:
-    """A note of tensors from outside, if they are such as a note may hold.
+    """A message of tensors from outside.
 
     Raises:
-        WireError: they are not.
+        WireError: a tensor is of a kind that no message holds.
     """
     if not isinstance(arrays, Mapping) or len(arrays) > MOST_ARRAYS:
-        _refuse("its tensors are no table")
+        _refuse(f"its tensors are not a table of at most {MOST_ARRAYS}")
     for name, array in arrays.items():
         if not isinstance(name, str) or not isinstance(array, Tensor):
-            _refuse("its tensors are no table of names and tensors")
+            _refuse("its tensors are not a table of names and tensors")
         if array.dtype not in TYPES or array.layout != torch.strided:
             _refuse(f"a tensor is of type {array.dtype}")
     return Message(dict(arrays), facts)
 
 
+def _digest(*parts: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _on_cpu(array: Tensor) -> Tensor:
+    return array.detach().cpu().contiguous()
+
+
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
-    if len(table) < len(pairs):  # readers differ in which of two they believe
-        raise ValueError("a name stands in a table twice")
+    if len(table) < len(pairs):  # readers differ in which of two they use
+        raise ValueError("a name occurs twice in a table")
     return table
 
 
@@ -186,4 +196,4 @@ def _finite(digits: str) -> float:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise WireError(f"this is no note: {why}")
+    raise WireError(f"Not a valid message: {why}")

@@ -1,4 +1,4 @@
-"""A note as bytes, and ten thousand things that are none."""
+"""Messages as bytes, and ten thousand inputs that are none."""
 
 import json
 import random
@@ -34,7 +34,7 @@ JSON = st.recursive(
     sizes=st.dictionaries(st.text(min_size=1), st.integers(0, 5), max_size=4),
     kind=st.sampled_from(TYPES),
 )
-def test_a_note_arrives_as_it_was_sent(facts, sizes, kind):
+def test_a_message_arrives_as_it_was_sent(facts, sizes, kind):
     sizes.pop("__metadata__", None)
     message = Message({name: torch.ones(size, 2).to(kind) for name, size in sizes.items()}, facts)
     back = decode(encode(message))
@@ -45,7 +45,7 @@ def test_a_note_arrives_as_it_was_sent(facts, sizes, kind):
         assert torch.equal(back.arrays[name], array)
 
 
-def test_ten_thousand_spoilt_notes_are_refused():
+def test_ten_thousand_spoilt_messages_are_refused():
     """Each is refused; only one that came out unspoilt may be read."""
     dice = random.Random(5)
     whole = encode(
@@ -77,13 +77,13 @@ def test_ten_thousand_spoilt_notes_are_refused():
 
 
 @pytest.mark.parametrize("junk", [None, 3, "text", b"", MAGIC, [], {}], ids=repr)
-def test_what_is_no_note_is_refused(junk):
-    with pytest.raises(WireError, match="this is no note"):
+def test_what_is_no_message_is_refused(junk):
+    with pytest.raises(WireError, match="Not a valid message"):
         decode(junk)
 
 
 def sealed(facts: bytes, tensors: bytes = b"") -> bytes:
-    """A note with a true digest and whatever is inside."""
+    """A message with a true digest and whatever is inside."""
     import hashlib
 
     rest = len(facts).to_bytes(8, "big") + facts + tensors
@@ -116,8 +116,8 @@ def test_strides_beyond_all_numbers_are_refused():
         decode(sealed(b"{}", tensors([0, 2**62, 4])))
 
 
-def test_ten_thousand_notes_spoilt_before_they_were_sealed():
-    """Their digest is true, so all of their inside is read: a note or a WireError."""
+def test_ten_thousand_messages_spoilt_before_they_were_sealed():
+    """Their digest is true, so all of their inside is read: a message or a WireError."""
     dice = random.Random(6)
     facts = [b'{"t": 1, "loss": 0.5, "x": "\\u00e9\\ud83d\\ude00", "scores": [["a", "dice", 1]]}']
     facts += [b'{"x": "\\ud800"}', b'{"t": ' + b"9" * 400 + b"}", b'{"t": 1e999}']
@@ -183,7 +183,7 @@ def test_whole_pairs_of_surrogates_are_one_letter():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (sealed(b"[]"), "no table"),
+        (sealed(b"[]"), "not a JSON object"),
         (sealed(b"{"), "not JSON"),
         (sealed(b'{"loss": NaN}'), "NaN is not a number"),
         (sealed(b"[" * 100_000), "not JSON"),
@@ -191,7 +191,7 @@ def test_whole_pairs_of_surrogates_are_one_letter():
         (sealed(b"\xff{}"), "not JSON"),
     ],
 )
-def test_a_true_digest_does_not_make_it_a_note(data, says):
+def test_a_true_digest_does_not_make_it_a_message(data, says):
     with pytest.raises(WireError, match=says):
         decode(data)
 
@@ -216,8 +216,8 @@ def test_a_length_beyond_the_end_is_refused():
     ],
     ids=str,
 )
-def test_only_tensors_that_a_note_may_hold_are_taken(arrays):
-    with pytest.raises(WireError, match="this is no note"):
+def test_only_tensors_that_a_message_may_hold_are_taken(arrays):
+    with pytest.raises(WireError, match="Not a valid message"):
         checked(arrays, {})
 
 
@@ -225,12 +225,12 @@ def test_only_tensors_that_a_note_may_hold_are_taken(arrays):
     "text", ['{"t": 1, "t": 2}', '{"a": {"b": 1, "b": 1}}', '{"a": [{"": 0, "": 0}]}']
 )
 def test_a_table_with_a_name_twice_is_refused(text):
-    with pytest.raises(WireError, match="a name stands in a table twice"):
+    with pytest.raises(WireError, match="a name occurs twice in a table"):
         facts_of_text(text)
 
 
 def test_values_are_bounded():
-    with pytest.raises(WireError, match="no text of at most"):
+    with pytest.raises(WireError, match="not a text of at most"):
         facts_of_text("x" * (MOST_FACTS + 1))
     with pytest.raises(ValueError, match="Out of range"):
         facts_text({"loss": float("nan")})

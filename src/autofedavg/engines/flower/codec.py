@@ -1,99 +1,60 @@
-"""Notes as parcels, and parcels from outside as notes."""
+"""Messages as the records of Flower's messages: one array of bytes, and a few words about it."""
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-import torch
-from torch import Tensor
+from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
 
-from autofedavg.engines.flower.parcel import BadParcel, Packed, Parcel
 from autofedavg.federation.messages import Message
-from autofedavg.federation.serialization import (
-    WireError,
-    checked,
-    facts_of_text,
-    facts_text,
-    refuse_changed,
-    seal,
-)
+from autofedavg.federation.serialization import WireError, decode, encode
 
-_TYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i2", "|i1", "|u1"})
+ABOUT, MESSAGE, BYTES = "about", "message", "bytes"
+KIND = "autofedavg"  # of the array: `encode` wrote its bytes, not NumPy
 
 
-def pack(message: Message, about: Mapping[str, str] | None = None) -> Parcel:
-    """A note, ready to travel."""
-    arrays = {key: _to_file(array) for key, array in message.arrays.items()}
-    halves = tuple(key for key, array in message.arrays.items() if array.dtype == torch.bfloat16)
-    facts = facts_text(message.facts)
-    return Parcel(facts, arrays, halves, about or {}, seal(facts, message.arrays))
+def to_record(message: Message) -> ArrayRecord:
+    """Puts a message into a record of one array, which Flower sends in chunks."""
+    data = encode(message)
+    return ArrayRecord({BYTES: Array("uint8", (len(data),), KIND, data)})
 
 
-def unpack(parcel: Parcel) -> Message:
-    """The note in a parcel from outside.
+def from_record(record: object) -> Message:
+    """Reads a message from a record.
 
     Raises:
-        WireError: it is not exactly what `pack` makes.
+        WireError: the record holds no valid message.
     """
-    facts = facts_of_text(parcel.facts)
-    arrays = {}
-    for key, packed in parcel.arrays.items():
-        tensor = _from_file(key, packed)
-        if key in parcel.bfloat16:
-            if tensor.dtype != torch.int16:
-                raise WireError(f"this is no note: its bfloat16 array travels as {tensor.dtype}")
-            tensor = tensor.view(torch.bfloat16)
-        arrays[key] = tensor
-    if not set(parcel.bfloat16) <= set(arrays):
-        raise WireError("this is no note: it says the type of an array that it does not have")
-    message = checked(arrays, facts)
-    refuse_changed(parcel.digest, parcel.facts, message.arrays)
-    return message
+    if not isinstance(record, ArrayRecord) or set(record) != {BYTES}:
+        raise WireError("Not a valid message: its records are of another kind")
+    if record[BYTES].stype != KIND:
+        raise WireError("Not a valid message: its array was not encoded by autofedavg")
+    return decode(record[BYTES].data)
 
 
-def opened(read: Callable[[], Parcel]) -> tuple[Message, Mapping[str, str]]:
-    """The note that is read, from records or a socket, and what its carriers say of it.
+def to_records(message: Message, about: Mapping[str, str]) -> RecordDict:
+    """The content of a Flower message: the message, and the verb or the sender's site."""
+    return RecordDict({ABOUT: about_record(about), MESSAGE: to_record(message)})
+
+
+def from_records(content: RecordDict) -> tuple[Message, dict[str, str]]:
+    """Reads a message, and what is said about it, from the content of a Flower message.
 
     Raises:
-        WireError: there is none.
+        WireError: the content holds no valid message.
     """
-    try:
-        parcel = read()
-    except (BadParcel, EOFError) as error:
-        raise WireError(f"this is no note: {error}") from error
-    return unpack(parcel), parcel.about
+    return from_record(content.get(MESSAGE)), about_of(content)
 
 
-def _to_file(array: Tensor) -> Packed:
-    array = array.detach().cpu().contiguous()
-    values = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy()
-    file = io.BytesIO()
-    np.lib.format.write_array(file, values, version=(1, 0), allow_pickle=False)
-    return Packed(str(values.dtype), tuple(values.shape), file.getbuffer())
+def about_record(about: Mapping[str, str]) -> ConfigRecord:
+    """Words as a record."""
+    values: dict[str, ConfigRecordValues] = {**about}
+    return ConfigRecord(values)
 
 
-def _from_file(key: str, packed: Packed) -> Tensor:
-    """The tensor in a NumPy file; nothing is allocated on the word of its header."""
-    file = io.BytesIO(packed.data[: 64 * 1024])
-    try:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise WireError("this is no note: an array is a NumPy file of another version")
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        start = file.tell()
-    except WireError:
-        raise
-    except Exception as error:  # NumPy's reader may raise anything over a damaged header
-        raise WireError(f"this is no note: array {key!r} has no NumPy header") from error
-    if dtype.str not in _TYPES or by_columns or not all(type(n) is int and n >= 0 for n in shape):
-        raise WireError(f"this is no note: array {key!r} is of a kind that a note does not hold")
-    size = math.prod(shape) * dtype.itemsize
-    if size != len(packed.data) - start:
-        raise WireError(f"this is no note: array {key!r} is not as long as it says")
-    values = np.frombuffer(packed.data, dtype, offset=start) if size else np.empty(0, dtype)
-    try:
-        return torch.from_numpy(values.reshape(shape).copy())
-    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
-        raise WireError(f"this is no note: array {key!r} has a shape that no array has") from error
+def about_of(content: RecordDict) -> dict[str, str]:
+    """What the content of a Flower message says about it; empty where it says nothing."""
+    record = content.get(ABOUT)
+    if not isinstance(record, ConfigRecord):
+        return {}
+    return {key: value for key, value in record.items() if isinstance(value, str)}

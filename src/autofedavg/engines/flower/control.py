@@ -1,17 +1,27 @@
-"""The SuperLink's Control API: registering sites, submitting a run, asking how it went."""
+"""The `flwr` command: registers sites, submits runs, asks how they ended."""
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
+
+CONNECTION = "loopback"  # the SuperLink's name in the configuration of `flwr`
+PATIENCE = 120.0  # seconds a command may take
+CONFIG = """\
+[superlink]
+default = "{name}"
+[superlink.{name}]
+address = "{address}"
+root-certificates = {authority}
+"""
 
 
 @dataclass(frozen=True)
@@ -29,83 +39,60 @@ class Control:
     Args:
         address: host and port.
         authority: the certificate that vouches for it.
-        variables: of the environment Flower is used in.
+        variables: environment of the command; FLWR_HOME among them.
     """
 
     def __init__(self, address: str, authority: Path, variables: Mapping[str, str]) -> None:
-        os.environ.update({k: v for k, v in variables.items() if k in _OURS})
-        self._address, self._authority = address, authority
+        self._address, self._variables = address, variables
+        home = Path(variables["FLWR_HOME"])
+        home.mkdir(parents=True, exist_ok=True)
+        config = CONFIG.format(
+            name=CONNECTION, address=address, authority=json.dumps(str(authority))
+        )
+        (home / "config.toml").write_text(config, encoding="utf-8")
 
-    def register(self, public_key: bytes, name: str) -> None:
-        """Lets the owner of a key in, under a name."""
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-        from flwr.proto.control_pb2 import RegisterNodeRequest
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
-        key = load_ssh_public_key(public_key)
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise RunError("a site's key is not one that Flower takes", where=f"site {name}")
-        with self._client() as client:
-            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+    def register(self, public_key: Path, name: str) -> None:
+        """Admits the owner of a key under a name."""
+        self._flwr("supernode", "register", str(public_key), CONNECTION, "--name", name)
 
     def submit(self, app: Path) -> int:
-        """Starts a run of an app; its number."""
-        from flwr.cli.build import build_fab_from_disk
-        from flwr.common.serde import fab_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
-        from flwr.supercore.fab import Fab
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own use of pathspec
-            content = build_fab_from_disk(app)
-        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        with self._client() as client:
-            response = client.StartRun(StartRunRequest(fab=fab_to_proto(fab)))
-        if not response.HasField("run_id"):
-            raise RunError("Flower's SuperLink did not take the run", where=str(app))
-        return int(response.run_id)
+        """Starts a run of an app; returns its number."""
+        return int(self._flwr("run", str(app), CONNECTION)["run-id"])
 
     def outcome(self, run: int) -> Outcome | None:
         """How a run ended, or None while it has not."""
-        import httpx
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        try:
-            with self._client() as client:
-                found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run]
-        except RunError as error:
-            cause = error.__cause__
-            if isinstance(cause, httpx.TransportError):
-                return None  # it is being started again
-            if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code != 404:
-                raise
-            return Outcome(run, False, "the SuperLink was started anew and forgot the run")
-        if found.status.status != "finished":
+        (found,) = self._flwr("list", CONNECTION, "--run-id", str(run))["runs"]
+        status, _, ending = str(found["status"]).partition(":")
+        if status != "finished":
             return None
-        well = found.status.sub_status == "completed"
-        return Outcome(run, well, found.status.details or found.status.sub_status)
+        details = str(found.get("status-details") or "")
+        return Outcome(run, ending == "completed", details or ending)
 
-    @contextmanager
-    def _client(self) -> Iterator[Any]:
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
+    def _flwr(self, *args: str) -> dict[str, Any]:
+        """Runs a command of `flwr` and returns the JSON that it prints."""
         try:
-            with ControlHttpClient.from_server_address(
-                server_address=self._address,
-                insecure=False,
-                root_certificates=self._authority.read_bytes(),
-                interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-            ) as client:
-                yield client
-        except RunError:
-            raise
-        except Exception as error:
-            raise RunError(
-                f"Flower's SuperLink refused ({type(error).__name__}: {error})",
-                where=self._address,
-            ) from error
+            done = subprocess.run(  # noqa: S603 - Flower's own command
+                [command("flwr"), *args, "--format", "json"],
+                env={**os.environ, **self._variables},
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+            said = json.loads(done.stdout)
+        except subprocess.TimeoutExpired as error:
+            raise self._refused(args, f"no reply within {PATIENCE:g} s") from error
+        except ValueError as error:
+            raise self._refused(args, (done.stderr or done.stdout).strip()[-2000:]) from error
+        if not isinstance(said, dict) or not said.get("success"):
+            raise self._refused(args, said.get("error-message", done.stdout[-2000:]))
+        return said
+
+    def _refused(self, args: tuple[str, ...], why: str) -> RunError:
+        return RunError(f"`flwr {args[0]}` failed: {why}", where=f"SuperLink {self._address}")
 
 
-_OURS = ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")
+def command(name: str) -> str:
+    """The path of one of Flower's commands, in the environment of this Python if it is there."""
+    path = Path(sys.executable).parent / name
+    return str(path) if path.exists() else name

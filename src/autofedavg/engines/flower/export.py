@@ -1,9 +1,10 @@
-"""An app folder that an administrator submits with Flower's own tools: settings, no code."""
+"""An app folder that an administrator submits with Flower's own commands: settings, no code."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from autofedavg import __version__
@@ -12,6 +13,8 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.experiment.folder_writer import disk_errors
 
 COMPONENTS = "autofedavg.engines.flower"
+RUNS = "AUTOFEDAVG_RUNS"  # environment variable of the SuperLink: the folder of the run folders
+DEFAULT_RUNS = "~/autofedavg-runs"
 
 PYPROJECT = """\
 # Written by `autofedavg export flower`. Submit with: flwr run . NAME-OF-YOUR-SUPERLINK
@@ -37,7 +40,7 @@ job = {job}
 README = """\
 # {study}, {row}, seed {seed}
 
-One run of Auto-FedAvg for Flower 1.41, written by autofedavg {version}. The folder holds settings
+One run of Auto-FedAvg for Flower, written by autofedavg {version}. The folder holds settings
 only: server and sites have autofedavg {version} installed (`pip install 'autofedavg[flower]'`).
 
 Sites: {sites}
@@ -49,20 +52,13 @@ Sites: {sites}
 2. Submit: `flwr run . NAME-OF-YOUR-SUPERLINK --stream`
 3. Watch: `flwr ls`, `flwr log RUN`. Stop: `flwr stop RUN`.
 4. The server writes the run to `$AUTOFEDAVG_RUNS/{study}` (the variable is set where the SuperLink
-   is started; without it, `~/autofedavg-runs`). Submitting the app again goes on with a run that
-   has not ended.
+   is started; without it, `~/autofedavg-runs`). Submit the app again to resume a run that has not
+   ended.
 """
 
 
 def export(job: Job, out: Path) -> Path:
-    """Writes the app of a job.
-
-    Args:
-        job: what to run.
-        out: a folder that is new or empty.
-
-    Returns:
-        The app's folder.
+    """Writes the app of a job into a folder that is new or empty; returns the folder.
 
     Raises:
         ConfigError: the folder is not empty.
@@ -93,7 +89,7 @@ def export(job: Job, out: Path) -> Path:
 
 
 def app_name(job: Job) -> str:
-    """A name that Flower takes: letters, digits and hyphens, at most 32.
+    """A name that Flower accepts: letters, digits and hyphens, at most 32.
 
     Example:
         >>> from types import SimpleNamespace as Thing
@@ -104,8 +100,20 @@ def app_name(job: Job) -> str:
     return f"afa-{row[:20].strip('-')}-{job.seed % 10**6}"
 
 
+def job_text(config: Mapping[str, object]) -> str:
+    """The job in an app's configuration.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    job = config.get("job")
+    if not isinstance(job, str):
+        raise ConfigError("the app holds no job", remedy="make it with `autofedavg export flower`")
+    return job
+
+
 def quoted(text: str) -> str:
-    r"""A text as a basic string of TOML; JSON's is one, but for the character DEL.
+    r"""A text as a basic string of TOML, which is JSON's but for the character DEL.
 
     Example:
         >>> quoted('a "b"')

@@ -1,13 +1,12 @@
-"""A whole federation on this machine: SuperLink and SuperNodes as real as in a deployment.
+"""A federation on this machine, with the same SuperLink and SuperNodes as a deployment.
 
-TLS with an authority of its own, a key for every site, registered under the site's name; nothing
-leaves 127.0.0.1, and no process outlives the caller.
+It uses TLS and a registered key for every site. It listens on 127.0.0.1 only, and no process
+outlives the caller.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
 import tempfile
@@ -18,37 +17,23 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from autofedavg.core.errors import RunError, missing_extra
-from autofedavg.engines.flower.certificates import (
-    CA,
-    CERTIFICATE,
-    KEY,
-    make_certificates,
-    make_site_key,
-    write_privately,
-)
-from autofedavg.engines.flower.control import Control, Outcome
-from autofedavg.engines.flower.export import export, quoted
-from autofedavg.engines.flower.resident import FOLDER, RUNS, short_home
+from autofedavg.engines.flower.control import CONNECTION, Control, Outcome, command
+from autofedavg.engines.flower.export import RUNS, export, quoted
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.processes import Guard, free_port
 
 HOST = "127.0.0.1"
 TICK = 0.2
-LOOK = 1.0  # seconds between two looks at the run and at the processes
-AGAIN = 5.0  # seconds between two starts of one of them
+LOOK = 1.0  # seconds between two looks at the processes
+AGAIN = 5.0  # seconds between two starts of one process
 START = 120.0  # seconds the SuperLink may take to listen
-DAYS = 30.0
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds between two looks for a task: 1.0 by default
+SUPERLINK = "superlink"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
 @dataclass
 class Daemon:
-    """A process that is started again where it ends."""
+    """A process that is started again when it ends."""
 
     args: list[str]
     variables: dict[str, str]
@@ -59,32 +44,30 @@ class Daemon:
 
 @dataclass
 class Loopback:
-    """SuperLink and one SuperNode a site.
+    """SuperLink and one SuperNode per site.
 
     Args:
         sites: their names.
         site_files: the sites' own files, where they have one.
         runs: where the server writes.
-        scratch: an empty folder to live in.
-        resident: whether the sites run our executor, which stays between messages, instead of
-            Flower's, which starts a process for each.
+        scratch: an empty folder for keys, logs and Flower's own files.
     """
 
     sites: Sequence[str]
     site_files: Mapping[str, Path]
     runs: Path
     scratch: Path
-    resident: bool = True
     _daemons: dict[str, Daemon] = field(default_factory=dict, init=False)
-    _keys: dict[str, bytes] = field(default_factory=dict, init=False)
+    _keys: dict[str, Path] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if find_spec("flwr") is None:
             raise missing_extra("flower", "flwr")
-        self._workers = Path(tempfile.mkdtemp(prefix="autofedavg-", dir=short_home()))
         self._guard = Guard()
         try:
-            self._begin()
+            self._start_superlink()
+            for site in self.sites:
+                self._start_supernode(site)
         except BaseException:
             self.close()
             raise
@@ -96,25 +79,38 @@ class Loopback:
             RunError: it cannot be submitted, or failed before it had a run folder.
         """
         app = export(job, Path(tempfile.mkdtemp(dir=self.scratch)) / "app")
-        self._mend()
+        outcome = self.run_app(app, tick)
+        if not outcome.well and not (job.folder(self.runs) / "status.json").exists():
+            raise RunError(outcome.details, where=f"run {outcome.run} of Flower")
+
+    def run_app(self, app: Path, tick: Callable[[], None]) -> Outcome:
+        """Submits any Flower app and returns how it ended.
+
+        Raises:
+            RunError: it cannot be submitted.
+        """
+        self._restart_ended()
         run = self._control.submit(app)
-        looked = time.monotonic()
+        superlink = self._daemons[SUPERLINK]
+        at_first, looked, follower = superlink.process, time.monotonic(), self._follow(run)
         while True:
             tick()
             time.sleep(TICK)
             if time.monotonic() - looked < LOOK:
                 continue
             looked = time.monotonic()
-            self._mend()
-            outcome = self._control.outcome(run)
-            if outcome is not None:
-                self._check(job, outcome)
-                return
+            self._restart_ended()
+            if superlink.process != at_first:
+                return Outcome(run, False, "the SuperLink was restarted and lost the run")
+            if not self._guard.alive(follower):  # the run is over, or the connection broke
+                outcome = self._control.outcome(run) if self._guard.alive(at_first) else None
+                if outcome is not None:
+                    return outcome
+                follower = self._follow(run)
 
     def close(self) -> None:
         """Ends every process and frees the ports."""
         self._guard.close()
-        shutil.rmtree(self._workers, ignore_errors=True)
 
     def __enter__(self) -> Loopback:
         return self
@@ -122,36 +118,42 @@ class Loopback:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check(self, job: Job, outcome: Outcome) -> None:
-        if not outcome.well and not (job.folder(self.runs) / "status.json").exists():
-            raise RunError(outcome.details, where=f"run {outcome.run} of Flower")
+    def _follow(self, run: int) -> int:
+        """Starts a process that writes the run's log and ends with the run."""
+        log = self.scratch / "server" / f"run-{run}.log"
+        args = [command("flwr"), "log", str(run), CONNECTION, "--stream"]
+        return self._guard.start(args, self._variables(self.scratch / "admin"), log)
 
-    def _begin(self) -> None:
+    def _start_superlink(self) -> None:
+        # Of an optional extra: a module that is imported without Flower must not need them.
+        from autofedavg.engines.flower.certificates import KEY, make_certificate
+
         server = self.scratch / "server"
         server.mkdir(parents=True)
-        make_certificates(server, [HOST, "localhost"], DAYS)
-        self._port = free_port()
-        self._daemons["superlink"] = Daemon(
+        self._certificate = make_certificate(server, HOST)
+        self._address = f"{HOST}:{free_port()}"
+        host, port = self._address.split(":")
+        self._daemons[SUPERLINK] = Daemon(
             [
-                *_command("flower-superlink"),
-                *("--host", HOST, "--port", str(self._port)),
-                *("--ssl-ca-certfile", str(server / CA)),
-                *("--ssl-certfile", str(server / CERTIFICATE)),
+                *(command("flower-superlink"), "--host", host, "--port", port),
+                *("--ssl-ca-certfile", str(self._certificate)),
+                *("--ssl-certfile", str(self._certificate)),
                 *("--ssl-keyfile", str(server / KEY)),
                 "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation",
             ],
-            {**self._variables(server), RUNS: str(self.runs.absolute()), POLL: "0.5"},
+            {**self._variables(server), RUNS: str(self.runs.absolute())},
             server / "superlink.log",
         )
-        self._start("superlink")
-        self._control = Control(f"{HOST}:{self._port}", server / CA, self._variables(server))
-        self._await()
-        for site in self.sites:
-            self._add(site)
+        admin = self._variables(self.scratch / "admin")
+        self._control = Control(self._address, self._certificate, admin)
+        self._start(SUPERLINK)
+        self._await_superlink()
 
-    def _add(self, site: str) -> None:
-        """Makes a site: its key, registered under its name, its SuperNode and its executor."""
+    def _start_supernode(self, site: str) -> None:
+        """Makes a site: its key, registered under its name, and its SuperNode."""
+        from autofedavg.engines.flower.certificates import make_site_key
+
         home = self.scratch / "sites" / f"{len(self._daemons):03d}"
         home.mkdir(parents=True)
         self._keys[site] = make_site_key(home / "key")
@@ -160,43 +162,21 @@ class Loopback:
         if site in self.site_files:
             config += f"site-file = {quoted(str(self.site_files[site].absolute()))}\n"
         (home / "node.toml").write_text(config, encoding="utf-8")
-        write_privately(home / "secret", os.urandom(32).hex().encode())
-        port = free_port()
-        variables = {**self._variables(home), FOLDER: str(self._workers), POLL: "0.1"}
         self._daemons[f"supernode {site}"] = Daemon(
             [
-                *_command("flower-supernode"),
-                *("--superlink", f"{HOST}:{self._port}"),
-                *("--root-certificates", str(self.scratch / "server" / CA)),
+                *(command("flower-supernode"), "--superlink", self._address),
+                *("--root-certificates", str(self._certificate)),
                 *("--auth-supernode-private-key", str(home / "key")),
-                *("--host", HOST, "--port", str(port)),
+                *("--host", HOST, "--port", str(free_port())),
                 *("--node-config", str(home / "node.toml")),
-                *self._isolation(home),
             ],
-            variables,
+            self._variables(home),
             home / "supernode.log",
         )
         self._start(f"supernode {site}")
-        if self.resident:
-            self._daemons[f"executor {site}"] = Daemon(
-                [
-                    *(sys.executable, "-m", "autofedavg.engines.flower.executor"),
-                    *("--runtime-api-address", f"{HOST}:{port}", "--insecure"),
-                    *("--superexec-auth-secret-file", str(home / "secret")),
-                ],
-                variables,
-                home / "executor.log",
-            )
-            self._start(f"executor {site}")
-
-    def _isolation(self, home: Path) -> list[str]:
-        if not self.resident:
-            return ["--isolation", "subprocess"]
-        secret = str(home / "secret")
-        return ["--isolation", "process", "--superexec-auth-secret-file", secret]
 
     def _variables(self, home: Path) -> dict[str, str]:
-        """Flower's own home, silence towards outside, and our package on the path."""
+        """Flower's own folder, no telemetry, and the commands of this Python on the path."""
         scripts = str(Path(sys.executable).parent)
         return {
             **QUIET,
@@ -209,32 +189,27 @@ class Loopback:
         daemon.started = time.monotonic()
         daemon.process = self._guard.start(daemon.args, daemon.variables, daemon.log)
 
-    def _mend(self) -> None:
-        """Starts what has ended again, as a service manager does in a deployment."""
+    def _restart_ended(self) -> None:
+        """Restarts what has ended, as a service manager does in a deployment."""
         for name, daemon in self._daemons.items():
             late = time.monotonic() - daemon.started > AGAIN
             if late and not self._guard.alive(daemon.process):
                 self._start(name)
-                if name == "superlink":  # it has forgotten everything
-                    self._await()
+                if name == SUPERLINK:  # its registrations were in memory
+                    self._await_superlink()
                     for site, key in self._keys.items():
                         self._control.register(key, site)
 
-    def _await(self) -> None:
+    def _await_superlink(self) -> None:
         """Waits for the SuperLink to listen."""
+        host, port = self._address.split(":")
         until = time.monotonic() + START
-        superlink = self._daemons["superlink"]
+        superlink = self._daemons[SUPERLINK]
         while time.monotonic() < until and self._guard.alive(superlink.process):
             with socket.socket() as attempt:
                 attempt.settimeout(1.0)
-                if attempt.connect_ex((HOST, self._port)) == 0:
+                if attempt.connect_ex((host, int(port))) == 0:
                     return
             time.sleep(0.1)
         tail = superlink.log.read_text(errors="replace")[-2000:]
         raise RunError(f"Flower's SuperLink does not start:\n{tail}", where=str(superlink.log))
-
-
-def _command(name: str) -> list[str]:
-    """A command of Flower's, of the environment that this Python belongs to."""
-    beside = Path(sys.executable).parent / name
-    return [str(beside) if beside.exists() else name]

@@ -1,4 +1,4 @@
-"""Flower's ServerApp: runs the job that the app's configuration holds."""
+"""Flower's ServerApp: runs the job in the app's configuration."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from autofedavg.core.errors import ConfigError
-from autofedavg.engines.flower.resident import DEFAULT_RUNS, RUNS
+from autofedavg.engines.flower.export import DEFAULT_RUNS, RUNS, job_text
+from autofedavg.engines.flower.roster import nameless_allowed
+from autofedavg.engines.flower.transport import FlowerTransport
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.server import host
 
 log = logging.getLogger(__name__)
 
@@ -19,16 +22,9 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs the job, or goes on with it where its run folder is there already."""
-    from autofedavg.engines.flower.roster import nameless_allowed
-    from autofedavg.engines.flower.transport import FlowerTransport
-    from autofedavg.engines.remote.job import Job
-    from autofedavg.engines.remote.server import host
-
-    text = context.run_config.get("job")
-    if not isinstance(text, str):
-        raise ConfigError("the app holds no job", remedy="make it with `autofedavg export flower`")
+    """Runs the job, or resumes it where its run folder exists."""
+    job = Job.read(job_text(context.run_config), "the app's job")
     runs = Path(os.environ.get(RUNS) or DEFAULT_RUNS).expanduser()
     logging.getLogger("autofedavg").addHandler(logging.StreamHandler())
-    with FlowerTransport(grid, nameless=nameless_allowed()) as fleet:
-        log.info("run folder: %s", host(Job.read(text, "the app's job"), fleet, runs))
+    transport = FlowerTransport(grid, nameless=nameless_allowed())
+    log.info("run folder: %s", host(job, transport, runs))

@@ -1,4 +1,4 @@
-"""Flower's FedAvg with learned weights, for Flower apps of other people's making.
+"""Flower's FedAvg with learned weights, for your own Flower app.
 
     strategy = LearnedFedAvg(fraction_train=1.0, S=20)  # was: FedAvg(fraction_train=1.0)
 
@@ -7,8 +7,8 @@ The ClientApp answers with `autofedavg.engines.flower.dropin.learn_weights`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
-from logging import INFO, WARNING
 from typing import Any
 
 import torch
@@ -16,26 +16,24 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
-from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
-from flwr.supercore import log
 from torch import Tensor
 
-from autofedavg.core.errors import ConfigError, error_facts, from_outside, printable
-from autofedavg.engines.dropin.learner import SETTINGS, Learned, WeightLearner
-from autofedavg.engines.flower.codec import opened, pack
+from autofedavg.core.errors import ConfigError, error_facts, printable
+from autofedavg.engines.dropin.learner import SETTINGS, WeightLearner
+from autofedavg.engines.flower.codec import to_records
 from autofedavg.engines.flower.dropin import ACTION, LINES
-from autofedavg.engines.flower.records import from_records, to_records
+from autofedavg.engines.flower.transport import read_reply
 from autofedavg.federation.messages import Message, NoReply
-from autofedavg.federation.serialization import WireError
 
+log = logging.getLogger("flwr")  # Flower's own: one log of the strategy
 DEADLINE = 3600.0  # seconds: what Flower's own strategies wait for training
 
 
 class LearnedFedAvg(FedAvg):
     """FedAvg whose weights are learned from the sites' own data (the paper's Algorithm 1).
 
-    Every argument of `FedAvg` means what it meant; `weighted_by_key` still weighs the metrics. The
-    weights are logged and are in the metrics of every round as `alpha/<site>`, or as
+    All arguments of `FedAvg` keep their meaning; `weighted_by_key` weights the metrics. The learned
+    weights are in the log and in the metrics of every round, as `alpha/<site>`, or as
     `alpha/<site>/<layer>` with `weights="layer"`.
 
     Args:
@@ -69,14 +67,11 @@ class LearnedFedAvg(FedAvg):
     def summary(self) -> None:
         super().summary()
         method = self.learner.method
-        log(INFO, "\t└──> Learned weights:")
-        log(INFO, "\t\t├── %s, one per client and %s", method.constraint, method.weights)
-        log(INFO, "\t\t├── Rounds between two calls: t0 = %d", method.t0)
-        log(
-            INFO,
-            "\t\t└── Steps on beta: S = %d, %d in a message",
-            method.S,
-            method.steps_per_message,
+        log.info("\t└──> Learned weights:")
+        log.info("\t\t├── %s, one per client and %s", method.constraint, method.weights)
+        log.info("\t\t├── Rounds between two calls: t0 = %d", method.t0)
+        log.info(
+            "\t\t└── Steps on beta: S = %d, %d in a message", method.S, method.steps_per_message
         )
 
     def configure_train(
@@ -88,15 +83,20 @@ class LearnedFedAvg(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[FlowerMessage]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
-        if not valid or self._grid is None:
-            return None, None
-        trained = {str(reply.metadata.src_node_id): _trained(reply) for reply in valid}
+        replies = list(replies)
+        trained = {
+            str(reply.metadata.src_node_id): _trained(reply)
+            for reply in replies
+            if not reply.has_error()
+        }
+        if not trained or self._grid is None:
+            return super().aggregate_train(server_round, replies)
         learned = self.learner.round(server_round, self._w, trained, GridCarrier(self._grid))
-        _log(server_round, learned)
-        contents = [reply.content for reply in valid]
-        validate_message_reply_consistency(contents, self.weighted_by_key, check_arrayrecord=True)
-        metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        how = "learned" if learned.learned else "kept"
+        log.info("aggregate_train: alpha of round %d, %s: %s", server_round, how, learned)
+        # Flower's own checks, log lines and metrics; its average is not used.
+        _, metrics = super().aggregate_train(server_round, replies)
+        metrics = MetricRecord() if metrics is None else metrics
         for name, value in learned.metrics().items():
             metrics[name] = value
         # In the order that the clients know.
@@ -105,63 +105,53 @@ class LearnedFedAvg(FedAvg):
 
 
 class GridCarrier:
-    """Notes as queries to nodes; an address is a node's number."""
+    """Messages as queries to nodes; an address is a node's number."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
     def ask(
-        self, verb: str, notes: Mapping[str, Message], within: float | None
+        self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> dict[str, Message | NoReply]:
-        messages = [
+        queries = [
             FlowerMessage(
-                to_records(pack(message, {"verb": verb})),
+                to_records(message, {"verb": verb}),
                 dst_node_id=int(address),
                 message_type=f"query.{ACTION}",
                 group_id=verb,
             )
-            for address, message in notes.items()
+            for address, message in messages.items()
         ]
-        replies = self._grid.send_and_receive(messages, timeout=within)
-        found = {str(reply.metadata.src_node_id): _answer(reply) for reply in replies}
+        replies = self._grid.send_and_receive(queries, timeout=within)
+        found = {str(reply.metadata.src_node_id): _reply(reply) for reply in replies}
         late = NoReply("no answer" if within is None else f"no answer within {within:g} s")
-        return {address: found.get(address, late) for address in notes}
+        return {address: found.get(address, late) for address in messages}
 
 
-def _answer(reply: FlowerMessage) -> Message | NoReply:
-    if not reply.has_error():
-        try:
-            return opened(lambda: from_records(reply.content))[0]
-        except WireError as error:
-            return NoReply(f"its answer cannot be used: {from_outside(error)}")
-    reason = from_outside(reply.error.reason or "no reason given")
-    if f"registered with name '{ACTION}'" in reason:
+def _reply(reply: FlowerMessage) -> Message | NoReply:
+    if reply.has_error() and f"registered with name '{ACTION}'" in (reply.error.reason or ""):
         unable = ConfigError(
             f"its ClientApp has no query function {ACTION!r}",
             where=f"node {reply.metadata.src_node_id}",
             remedy=f"add these lines to it:\n{LINES}",
         )
         return Message({}, error_facts(unable))
-    return NoReply(f"{reason} (Flower's error {reply.error.code})")
+    found = read_reply(reply)
+    return found if isinstance(found, NoReply) else found[0]
 
 
 def _trained(reply: FlowerMessage) -> dict[str, Tensor]:
-    """The model in a reply; one without a single model is refused under its name, as no model."""
+    """The model in a reply; empty, and so refused under its site's name, without exactly one."""
     records = list(reply.content.array_records.values())
     return _state(records[0]) if len(records) == 1 else {}
 
 
 def _state(record: ArrayRecord) -> dict[str, Tensor]:
-    """What of a record are numbers; what cannot be read is missed later, under its name."""
+    """The readable arrays of a record; the learner reports the others as missing."""
     found = {}
     for name, array in record.items():
         try:
             found[name] = torch.from_numpy(array.numpy().copy())
         except (TypeError, ValueError, EOFError):
-            log(WARNING, "the array %s cannot be read", printable(name))
+            log.warning("the array %s cannot be read", printable(name))
     return found
-
-
-def _log(t: int, learned: Learned) -> None:
-    how = "learned" if learned.learned else "kept"
-    log(INFO, "aggregate_train: alpha of round %d, %s: %s", t, how, learned)

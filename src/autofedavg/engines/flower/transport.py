@@ -1,20 +1,20 @@
-"""The server's transport: notes as Flower messages, answers as soon as they are there."""
+"""The server's transport: messages to sites as Flower messages, replies as soon as they arrive."""
 
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from autofedavg.core.errors import from_outside
-from autofedavg.engines.flower.codec import opened, pack
-from autofedavg.engines.flower.dispatch import ASK, AWAKE, BYE, NAME
-from autofedavg.engines.flower.mailbox import Mail, Mailbox
-from autofedavg.engines.flower.records import from_records, to_records
+from autofedavg.engines.flower.codec import about_of, from_records, to_records
 from autofedavg.engines.flower.roster import NAMING, Roster
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import WireError
@@ -22,20 +22,15 @@ from autofedavg.federation.waiting import Patience
 
 log = logging.getLogger(__name__)
 
+ASK, NAME = "ask", "name"  # actions of Flower's message type "query"
+LOOK = 0.5  # seconds between two looks for a reply
+FAILURES = 3  # failed looks for one reply before it counts as unreadable
 GRACE = 10.0  # seconds a message outlives its deadline: to look for an expired one is an error
 FOR_EVER = 30 * 86400.0
-FAREWELL = 20.0  # seconds the sites have to send their workers home
-DOZE = 0.5  # seconds after which a node that is done is given something to stay awake with
-AWAKENINGS = 8  # how often, after one answer
-DOZING = 1.2  # seconds such a message lives: no queue of them shall delay the next request
 
 
 class FlowerTransport:
     """Asks sites through a grid.
-
-    A SuperNode that finds no message sleeps for three seconds. One whose executor stays between
-    messages, so that a message costs next to nothing, is therefore sent empty ones for a while:
-    the next request finds it awake.
 
     Args:
         grid: Flower's.
@@ -47,45 +42,86 @@ class FlowerTransport:
     def __init__(self, grid: Grid, *, nameless: bool = False) -> None:
         self._grid = grid
         self._roster = Roster(nameless)
-        self._lively: set[int] = set()
 
     def ask(
-        self, verb: str, notes: Mapping[str, Message], within: float | None
+        self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
         started = time.perf_counter()
-        call = _Call(self._grid, self._roster, self._lively, verb, notes, within)
+        call = _Call(self._grid, self._roster, verb, messages, within)
         try:
-            return call.answers()
+            return call.replies()
         finally:
-            call.post.close()
-            log.info("%s of %d sites: %.3f s", verb, len(notes), time.perf_counter() - started)
+            call.mailbox.close()
+            log.info("%s of %d sites: %.3f s", verb, len(messages), time.perf_counter() - started)
 
     def waiting(self) -> set[str]:
         """None: Flower reaches a site that comes back in the same run."""
         return set()
 
     def present(self) -> None:
-        """Cannot be told: a node that has gone is on Flower's list for a minute."""
+        """Unknown: Flower lists a node that has left for another minute."""
+
+
+class Mail(NamedTuple):
+    """A node's reply, or why it cannot be read."""
+
+    node: int
+    action: str
+    reply: FlowerMessage | str
+
+
+class Mailbox:
+    """Sends the messages of one call, and looks for each reply in a thread of its own.
+
+    Where a sender died while it sent a reply, Flower waits minutes for the rest. Only the thread of
+    that reply waits with it.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._inbox: queue.SimpleQueue[Mail] = queue.SimpleQueue()
+        self._closed = threading.Event()
+
+    def send(
+        self, action: str, contents: Mapping[int, RecordDict], ttl: float, group: str
+    ) -> set[int]:
+        """Sends contents to nodes; returns the nodes that Flower took a message for."""
+        messages = [
+            FlowerMessage(content, node, f"query.{action}", ttl=ttl, group_id=group)
+            for node, content in contents.items()
+        ]
+        ids = self._grid.push_messages(messages)
+        sent = {node: id for node, id in zip(contents, ids, strict=False) if id}
+        for node, id in sent.items():
+            threading.Thread(target=self._collect, args=(node, action, id), daemon=True).start()
+        return set(sent)
+
+    def next(self, within: float) -> Mail | None:
+        """The next reply, or None if none arrives in time."""
+        try:
+            return self._inbox.get(timeout=max(0.0, within))
+        except queue.Empty:
+            return None
 
     def close(self) -> None:
-        """Sends the sites' workers home."""
-        nodes = [node.node_id for node in self._grid.get_nodes()]
-        post = Mailbox(self._grid)
-        until = time.monotonic() + FAREWELL
-        left = post.send(BYE, _empty(BYE, nodes, FAREWELL + GRACE)) if nodes else set()
-        while left:
-            mail = post.next(until - time.monotonic())
-            if mail is None:
-                log.warning("nodes %s did not say farewell", sorted(left))
-                break
-            left.discard(mail.node)
-        post.close()
+        """Stops looking for replies."""
+        self._closed.set()
 
-    def __enter__(self) -> FlowerTransport:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _collect(self, node: int, action: str, id: str) -> None:
+        failures = 0
+        while not self._closed.wait(LOOK):
+            try:
+                replies = list(self._grid.pull_messages([id]))
+            except Exception as error:  # a hostile reply may raise anything
+                log.warning("cannot read the reply of node %d", node, exc_info=True)
+                failures += 1
+                if failures == FAILURES:
+                    self._inbox.put(Mail(node, action, f"{type(error).__name__} in reading it"))
+                    return
+                continue
+            if replies:
+                self._inbox.put(Mail(node, action, replies[0]))
+                return
 
 
 class _Call:
@@ -95,37 +131,35 @@ class _Call:
         self,
         grid: Grid,
         roster: Roster,
-        lively: set[int],
         verb: str,
-        notes: Mapping[str, Message],
+        messages: Mapping[str, Message],
         within: float | None,
     ) -> None:
-        self.post = Mailbox(grid)
-        self._grid, self._roster, self._lively = grid, roster, lively
-        self._verb, self._notes, self._within = verb, notes, within
+        self.mailbox = Mailbox(grid)
+        self._grid, self._roster = grid, roster
+        self._verb, self._messages, self._within = verb, messages, within
         self._began, self._patience = time.monotonic(), Patience(verb)
         self._sent: dict[int, str] = {}
-        self._answers: dict[str, Message | NoReply] = {}
+        self._replies: dict[str, Message | NoReply] = {}
         self._contents: dict[int, RecordDict] = {}
-        self._kept_awake: dict[int, tuple[int, float]] = {}
 
-    def answers(self) -> dict[str, Message | NoReply]:
-        self._roster.refresh(self._grid.get_nodes())
+    def replies(self) -> dict[str, Message | NoReply]:
+        self._roster.refresh({node.node_id: node.name for node in self._grid.get_nodes()})
         while True:
-            nameless = self._roster.questions(self._began)
-            if nameless:
-                self.post.send(NAME, _empty(NAME, nameless, NAMING + GRACE))
+            unnamed = self._roster.questions(self._began)
+            if unnamed:
+                questions = {node: RecordDict() for node in unnamed}
+                self.mailbox.send(NAME, questions, NAMING + GRACE, NAME)
             self._send()
-            if len(self._answers) == len(self._notes):
-                return self._answers
-            mail = self.post.next(min(DOZE, self._left()))
+            if len(self._replies) == len(self._messages):
+                return self._replies
+            mail = self.mailbox.next(min(LOOK, self._left()))
             if mail is not None:
-                self._open(mail)
+                self._read(mail)
             elif self._left() <= 0:
                 late = NoReply(f"no answer within {self._within:g} s")
-                return {site: self._answers.get(site, late) for site in self._notes}
-            self._patience.look(set(self._notes) - set(self._answers))
-            self._keep_awake()
+                return {site: self._replies.get(site, late) for site in self._messages}
+            self._patience.look(set(self._messages) - set(self._replies))
 
     def _left(self) -> float:
         if self._within is None:
@@ -133,88 +167,54 @@ class _Call:
         return self._began + self._within - time.monotonic()
 
     def _send(self) -> None:
-        """Sends to every site that can be reached by now and has not been sent to."""
-        messages: dict[int, FlowerMessage] = {}
-        ttl = FOR_EVER if self._within is None else max(0.0, self._left()) + GRACE
-        for site in set(self._notes) - set(self._answers) - set(self._sent.values()):
+        """Sends to every site that has a node by now and has not been sent to."""
+        contents: dict[int, RecordDict] = {}
+        for site in set(self._messages) - set(self._replies) - set(self._sent.values()):
             node = self._roster.find(site)
             if isinstance(node, NoReply):
-                self._answers[site] = node
+                self._replies[site] = node
             elif node is not None:
-                messages[node] = _message(self._content(site), ASK, node, ttl, self._verb)
+                contents[node] = self._content(site)
                 self._sent[node] = site
-        if not messages:
-            return
-        reached = self.post.send(ASK, messages)
-        for node in set(messages) - reached:
-            self._answers[self._sent[node]] = NoReply("Flower did not take the message for it")
-        self._rouse(reached & self._lively, ttl)
+        if contents:
+            ttl = max(0.0, self._left()) + GRACE
+            reached = self.mailbox.send(ASK, contents, ttl, self._verb)
+            for node in set(contents) - reached:
+                self._replies[self._sent[node]] = NoReply("Flower did not take the message for it")
 
     def _content(self, site: str) -> RecordDict:
-        """The records of a site's note; made once for all that are sent the same."""
-        message = self._notes[site]
+        """A site's message as records; made once for all sites with the same message."""
+        message = self._messages[site]
         if id(message) not in self._contents:
-            self._contents[id(message)] = to_records(pack(message, {"verb": self._verb}))
+            self._contents[id(message)] = to_records(message, {"verb": self._verb})
         return self._contents[id(message)]
 
-    def _open(self, mail: Mail) -> None:
-        if mail.action == NAME:
-            claim = None if isinstance(mail.reply, str) else _said(mail.reply, "site")
-            self._roster.heard(mail.node, claim)
+    def _read(self, mail: Mail) -> None:
+        if mail.action == ASK:
+            self._replies[self._sent[mail.node]] = self._reply(mail)
             return
-        site = self._sent[mail.node]
-        self._answers[site] = self._read(mail)
+        name = None
+        if not isinstance(mail.reply, str) and mail.reply.has_content():
+            name = about_of(mail.reply.content).get("site")
+        self._roster.claim(mail.node, name)
 
-    def _read(self, mail: Mail) -> Message | NoReply:
+    def _reply(self, mail: Mail) -> Message | NoReply:
         if isinstance(mail.reply, str):
             return NoReply(f"its answer cannot be used: {mail.reply}")
-        if mail.reply.has_error():
-            error = mail.reply.error
-            reason = from_outside(error.reason or "no reason given")
-            return NoReply(f"{reason} (Flower's error {error.code})")
-        content = mail.reply.content
-        try:
-            message, about = opened(lambda: from_records(content))
-        except WireError as error:
-            return NoReply(f"its answer cannot be used: {from_outside(error)}")
-        wrong = self._roster.contradicts(mail.node, about.get("site", ""))
-        if wrong:
-            return NoReply(wrong)
-        if about.get("stays") == "yes":
-            self._lively.add(mail.node)
-        return message
-
-    def _keep_awake(self) -> None:
-        """Something to do for nodes that have answered while others have not."""
-        now = time.monotonic()
-        done = {node for node, site in self._sent.items() if site in self._answers}
-        tired = {
-            node
-            for node in done & self._lively & set(self._kept_awake)
-            if self._kept_awake[node][0] < AWAKENINGS and now - self._kept_awake[node][1] >= DOZE
-        }
-        self._rouse(tired, DOZING)
-
-    def _rouse(self, nodes: set[int], ttl: float) -> None:
-        if not nodes:
-            return
-        self.post.send(AWAKE, _empty(AWAKE, nodes, ttl), look=False)
-        for node in nodes:
-            times = self._kept_awake.get(node, (0, 0.0))[0]
-            self._kept_awake[node] = (times + 1, time.monotonic())
+        reply = read_reply(mail.reply)
+        if isinstance(reply, NoReply):
+            return reply
+        message, about = reply
+        wrong = self._roster.contradiction(mail.node, about.get("site", ""))
+        return NoReply(wrong) if wrong else message
 
 
-def _message(content: RecordDict, action: str, node: int, ttl: float, group: str) -> FlowerMessage:
-    """A message to a node; the group is what the node's own log shows."""
-    return FlowerMessage(content, node, f"query.{action}", ttl=ttl, group_id=group)
-
-
-def _empty(action: str, nodes: Iterable[int], ttl: float) -> dict[int, FlowerMessage]:
-    return {node: _message(RecordDict(), action, node, ttl, action) for node in nodes}
-
-
-def _said(reply: FlowerMessage, what: str) -> str | None:
-    """What a node says of itself, in a reply without a note."""
-    record = reply.content.get("about") if reply.has_content() else None
-    value = record.get(what) if isinstance(record, ConfigRecord) else None
-    return value if isinstance(value, str) else None
+def read_reply(reply: FlowerMessage) -> tuple[Message, dict[str, str]] | NoReply:
+    """The message in a node's reply, and what the node says about it; or why there is none."""
+    if reply.has_error():
+        reason = from_outside(reply.error.reason or "no reason given")
+        return NoReply(f"{reason} (Flower's error {reply.error.code})")
+    try:
+        return from_records(reply.content)
+    except WireError as error:
+        return NoReply(f"its answer cannot be used: {from_outside(error)}")

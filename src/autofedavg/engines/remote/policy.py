@@ -69,6 +69,16 @@ class Policy:
         self._trained = 0
         self._over = False
 
+    def history(self) -> Facts:
+        """What was asked for so far, as plain values."""
+        asked = [[*key, times] for key, times in self._asked.items()]
+        return {"asked": asked, "trained": self._trained, "over": self._over}
+
+    def restore(self, history: Facts) -> None:
+        """Continues from an earlier process's `history`."""
+        self._asked = Counter({tuple(key): times for *key, times in history["asked"]})
+        self._trained, self._over = history["trained"], history["over"]
+
     def begin(self) -> None:
         """A server has said hello: one that goes on with a run asks for a round again."""
         self._asked.clear()

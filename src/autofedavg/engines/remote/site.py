@@ -18,6 +18,7 @@ import torch
 from autofedavg import __version__
 from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, printable
 from autofedavg.core.seeds import Seeds, global_seed
+from autofedavg.core.site import Facts
 from autofedavg.core.trainer import LocalTrainer, checked_device
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.keeping import Keeping, state_home
@@ -41,12 +42,22 @@ class SiteService:
         text: the job, as `Job.text` makes it.
         site: the name the engine vouches for.
         local: the site's own file.
+        client_state: the models it keeps; in this process's memory by default.
+        history: of an earlier process that answered for this job.
 
     Nothing heavy happens before the first answer. Requests are answered one at a time.
     """
 
-    def __init__(self, text: str, site: str, local: Path | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        site: str,
+        local: Path | None = None,
+        client_state: ClientState | None = None,
+        history: Facts | None = None,
+    ) -> None:
         self.site = site
+        self._client_state, self._history = client_state or ClientState(), history or {}
         self._text, self._local = text, local
         self._turn = threading.Lock()
         self._client: Client | None = None
@@ -87,6 +98,10 @@ class SiteService:
                 what = f"{type(error).__name__} in {verb}, and this site's own log says more"
         return Message({}, {"error": what})
 
+    def history(self) -> Facts:
+        """What was asked for so far, to be given to the next process."""
+        return self._policy.history() if self._policy else self._history
+
     def _ready(self) -> tuple[Client, Policy]:
         """The client, with its data prepared, and what it answers; made at the first request."""
         if self._client is None or self._policy is None:
@@ -125,8 +140,10 @@ class SiteService:
                 "cases": {split: int(n) for split, n in data.cases().items()},
                 **digests,
             }
-            self._client = Client(self.site, data, bench, Seeds(job.seed), ClientState())
+            self._client = Client(self.site, data, bench, Seeds(job.seed), self._client_state)
             self._policy = Policy(job, bench.layout)
+            if self._history:
+                self._policy.restore(self._history)
         return self._client, self._policy
 
     def _refuse_other_data(self, message: Message) -> None:
