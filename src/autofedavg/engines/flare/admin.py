@@ -1,6 +1,6 @@
 """Speaks to a FLARE server as its administrator: submits a job and says how it goes.
 
-A script of its own, without the package: `python herald.py USER KIT`. On standard input one JSON
+A script of its own, without the package: `python admin.py USER KIT`. On standard input one JSON
 table a line, on standard output one for each: {"sites": true}, {"submit": FOLDER}, {"job": ID}.
 It is apart from the user's process because FLARE's session starts threads and sets up logging.
 """

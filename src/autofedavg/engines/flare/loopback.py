@@ -50,7 +50,7 @@ class Loopback:
         self._jobs = 0
         self._pids: dict[str, int] = {}
         self._guard = Guard()
-        self._herald = _script(HERE / "herald.py", [ADMIN, str(self.kits.admin)], self.scratch)
+        self._herald = _script(HERE / "admin.py", [ADMIN, str(self.kits.admin)], self.scratch)
         try:
             for name in ("server", *self.sites):
                 self.start(name)
