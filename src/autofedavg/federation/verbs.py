@@ -1,7 +1,6 @@
-"""The plain values that each request may carry; a client refuses all others.
+"""The port's requests: the plain values that each may carry, and which of them carry models.
 
-A value that a client does not know would be left out without a word, and the answer would be to
-another question than the server's.
+A client refuses all other values: ignoring one would answer another question than the server's.
 """
 
 from __future__ import annotations
@@ -18,11 +17,17 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "local_train": _MODEL | {"t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "up"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
-    "differentiate": _STEP | _MODEL,
+    "differentiate": _STEP | {"sent"},
     "evaluate": _MODEL | {"t", "split", "sites"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
 }
+# The port's own values say how models travel, and which; all others are the method's, or the run's.
+PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests"}
+# A model goes with the request, with its reply, or with both. All other requests are small.
+WITH_MODELS = frozenset(
+    {"differentiate", "evaluate", "local_train", "share_models", "validate_local"}
+)
 
 
 def refuse_unknown(site: str, verb: str, facts: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from autofedavg.engines.flower import resident, worker
 from autofedavg.engines.flower.codec import pack, unpack
 from autofedavg.engines.flower.parcel import Parcel, receive, send
 from autofedavg.engines.flower.records import to_records
-from autofedavg.engines.remote import site as desks
+from autofedavg.engines.remote import site_service as desks
 from autofedavg.federation.messages import Message
 
 SECRET = "/home/anna/patients/0815.nii.gz"

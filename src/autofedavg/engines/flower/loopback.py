@@ -30,7 +30,7 @@ from autofedavg.engines.flower.control import Control, Outcome
 from autofedavg.engines.flower.export import export, quoted
 from autofedavg.engines.flower.resident import FOLDER, RUNS, short_home
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.processes import Guard, free_port
+from autofedavg.engines.remote.processes import ProcessGuard, free_port
 
 HOST = "127.0.0.1"
 TICK = 0.2
@@ -82,7 +82,7 @@ class Loopback:
         if find_spec("flwr") is None:
             raise missing_extra("flower", "flwr")
         self._workers = Path(tempfile.mkdtemp(prefix="autofedavg-", dir=short_home()))
-        self._guard = Guard()
+        self._guard = ProcessGuard()
         try:
             self._begin()
         except BaseException:

@@ -22,7 +22,7 @@ from autofedavg.engines.flower.parcel import BadParcel, Parcel, receive, send
 from autofedavg.engines.flower.resident import BYE, IDLE, LOCK, MOST_IDLE, SOCKET, same_user
 
 if TYPE_CHECKING:
-    from autofedavg.engines.remote.site import SiteService
+    from autofedavg.engines.remote.site_service import SiteService
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def serve(listener: socket.socket, idle: float) -> None:
 
 
 def _selection(request: Parcel) -> SiteService:
-    from autofedavg.engines.remote.site import (
+    from autofedavg.engines.remote.site_service import (
         SiteService,  # PyTorch: not before somebody waits for it
     )
 
