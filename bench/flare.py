@@ -7,8 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from autofedavg.engines.flare import Loopback
 from autofedavg.engines.flare.export import CONTROLLER, export
+from autofedavg.engines.flare.loopback import Loopback
 from bench import flare_clock
 from bench.jobs import tiny_job
 from bench.table import Row, Section
@@ -48,7 +48,7 @@ def _exchanges(home: Path, rounds: int, steps: int) -> dict[str, Sample]:
             exported / "app" / "config" / "config_fed_server.json",
         ):
             path.write_text(path.read_text().replace(CONTROLLER, flare_clock.PATH))
-        flare.carry_out(exported, lambda: None)
+        flare.run_folder(exported, lambda: None)
     found: dict[str, list[float]] = {}
     for line in (home / "runs" / flare_clock.TIMES).read_text().splitlines():
         verb, seconds = json.loads(line)

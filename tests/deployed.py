@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.site import SiteService
+from autofedavg.engines.remote.site_service import SiteService
 from autofedavg.experiment.config import Study
 from autofedavg.experiment.folder import Ledger
 from autofedavg.federation.messages import Message, NoReply

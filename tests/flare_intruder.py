@@ -19,9 +19,8 @@ from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.defs import SysCommandTopic
 
 from autofedavg.engines.flare import executor as executors
-from autofedavg.engines.flare.codec import as_letter
-from autofedavg.engines.flare.pushing import VERB
-from autofedavg.engines.flare.transport import TOPIC
+from autofedavg.engines.flare.codec import encode_bytes
+from autofedavg.engines.flare.transport import TOPIC, VERB
 from autofedavg.federation.messages import Message
 
 PATH = "flare_intruder.Intruder"
@@ -33,7 +32,7 @@ class Intruder(executors.AutoFedAvgExecutor):
     asked = False
 
     def _begin(self, fl_ctx) -> None:
-        executors.Door = lambda *_: None  # its own is open: it wants to hear what is said to it
+        executors.AccessCheck = lambda *_: None  # to receive what others send
         super()._begin(fl_ctx)
 
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
@@ -100,6 +99,6 @@ class Intruder(executors.AutoFedAvgExecutor):
 
 
 def _letter(verb: str, note: Message) -> Shareable:
-    message = as_letter(note)
+    message = encode_bytes(note)
     message.set_header(VERB, verb)
     return message

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autofedavg.core.bank import Layout
 from autofedavg.engines.flare.controller import AutoFedAvgController
-from autofedavg.engines.flare.export import JOB_FILE, text_in
+from autofedavg.engines.flare.export import JOB_FILE, read_job_text
 from autofedavg.engines.flare.transport import FlareTransport
 from autofedavg.engines.remote.job import Job
 from autofedavg.federation.messages import Message, NoReply, arrays_of
@@ -25,7 +25,7 @@ class ProbeController(AutoFedAvgController):
         runs = Path(os.environ["AUTOFEDAVG_RUNS"])
         told = json.loads((runs / "probe.json").read_text())
         config = fl_ctx.get_engine().get_workspace().get_app_config_dir(fl_ctx.get_job_id())
-        job = Job.read(text_in(Path(config)), JOB_FILE)
+        job = Job.read(read_job_text(Path(config)), JOB_FILE)
         transport = FlareTransport(self, fl_ctx, abort_signal, job.sites)
         layout = Layout.of(job.row.task.network())
         model = arrays_of(layout.read(job.row.task.network()))

@@ -8,7 +8,7 @@ import pytest
 
 from autofedavg.core.seeds import Seeds
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.policy import PORT, Policy, Refused
+from autofedavg.engines.remote.policy import Policy, Refused, method_values
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.run import run
@@ -81,7 +81,7 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
 
 def key(verb: str, facts: dict) -> str:
     """A request without what the port says of models."""
-    said = {k: v for k, v in facts.items() if k not in PORT[verb] and (k, v) != ("mu", 0.0)}
+    said = {"t": facts["t"], **method_values(verb, facts)}
     return json.dumps([verb, said], sort_keys=True)
 
 

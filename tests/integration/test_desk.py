@@ -10,8 +10,8 @@ from autofedavg import read_study, run_study
 from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError, DataError, FederationError
 from autofedavg.engines.remote.server import host
-from autofedavg.engines.remote.site import SiteService
-from autofedavg.engines.remote.sitefile import read_site_file
+from autofedavg.engines.remote.site_files import read_site_file
+from autofedavg.engines.remote.site_service import SiteService
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.federation.messages import Message, arrays_of

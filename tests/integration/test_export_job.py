@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autofedavg.engines.flare.authorization import FILES, OTHERS
+from autofedavg.engines.flare.allow import FILES, OTHERS
 from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR, JOB_FILE
 from autofedavg.engines.remote.job import Job
 from hospitals import CANARY, build_hospitals
@@ -148,7 +148,7 @@ def test_allow_puts_our_class_on_a_kits_list_and_keeps_logs_at_the_site(kit, wan
     assert ("closed: to messages of other sites\n" in out) == (wanted == EXECUTOR)
     for door in doors:
         (part,) = json.loads(door.read_text())["components"]
-        assert part["path"] == "autofedavg.engines.flare.access.SiteDoor"
+        assert part["path"] == "autofedavg.engines.flare.access.SiteAccessCheck"
 
 
 @pytest.mark.parametrize("kit", [kit for kit, _ in KITS])
@@ -233,7 +233,7 @@ def test_every_right_that_flare_knows_is_kept_or_denied():
 def test_what_is_no_kit_is_not_touched(content, say, tmp_path):
     code, _, said = say("allow", tmp_path)
     assert code == 2
-    assert "no startup kit" in said
+    assert "not a startup kit" in said
     (tmp_path / "startup").mkdir()
     (tmp_path / "local").mkdir()
     (tmp_path / "startup" / "fed_client.json").write_text("{}")

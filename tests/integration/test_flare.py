@@ -17,8 +17,8 @@ pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
 from tests_tiny import TINY
 
 from autofedavg import read_study
-from autofedavg.engines.flare import Loopback
 from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR, export
+from autofedavg.engines.flare.loopback import Loopback
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")
@@ -74,7 +74,7 @@ def test_an_exported_job_runs_under_flares_own_simulator(study, tiny_trained, tm
 def test_a_run_that_fails_fails_the_job_and_says_why(flare, study):
     job = replace(job_of(study, "fedavg"), network="of another shape")
     folder = export(job, flare.scratch / "failing")
-    assert flare.carry_out(folder, lambda: None) == "FINISHED:EXECUTION_EXCEPTION"
+    assert flare.run_folder(folder, lambda: None) == "FINISHED:EXECUTION_EXCEPTION"
     said = (flare.scratch / "server.log").read_text()
     assert "job tiny/fedavg: the server's network has another shape than the job's; install" in said
 
@@ -103,7 +103,7 @@ def test_a_site_that_is_killed_while_the_others_join_is_named_within_seconds(fla
             at["named"] = time.monotonic()
 
     try:
-        status = flare.carry_out(folder, tick)
+        status = flare.run_folder(folder, tick)
     finally:
         for process in worker("III"):
             process.kill()

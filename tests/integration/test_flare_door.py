@@ -15,9 +15,10 @@ from tests_tiny import TINY
 
 import flare_intruder
 from autofedavg import read_study
-from autofedavg.engines.flare import Loopback, loopback
+from autofedavg.engines.flare import loopback
 from autofedavg.engines.flare.export import EXECUTOR, export
-from autofedavg.engines.flare.provisioning import ADMIN, furnish
+from autofedavg.engines.flare.loopback import Loopback
+from autofedavg.engines.flare.provisioning import ADMIN, prepare_kits
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")
@@ -53,7 +54,7 @@ def study(tmp_path_factory):
 
 def furnish_and_let_code_pass(kits, site_files, sites) -> None:
     """As ever; but the server lets code in jobs pass, so that the sites have to refuse it."""
-    furnish(kits, site_files, sites)
+    prepare_kits(kits, site_files, sites)
     rights = kits.server / "local" / "authorization.json"
     content = json.loads(rights.read_text())
     assert content["permissions"]["project_admin"]["byoc"] == "none"
@@ -68,7 +69,7 @@ def flare(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         here = Path(__file__).parents[1]
         patch.setenv("PYTHONPATH", f"{here.parent / 'src'}{os.pathsep}{here}")
-        patch.setattr(loopback, "furnish", furnish_and_let_code_pass)
+        patch.setattr(loopback, "prepare_kits", furnish_and_let_code_pass)
         with Loopback(SITES, {}, home / "runs", home / "scratch") as running:
             allowed = running.kits.site("I") / "local" / "resources.json"
             allowed.write_text(allowed.read_text().replace(EXECUTOR, flare_intruder.PATH))
@@ -87,7 +88,7 @@ def test_a_site_that_asks_another_is_refused_and_the_run_is_as_if_it_had_not(
     shutil.copytree(folder / "app", folder / "intruder")
     config = folder / "intruder" / "config" / "config_fed_client.json"
     config.write_text(config.read_text().replace(EXECUTOR, flare_intruder.PATH))
-    assert flare.carry_out(folder, lambda: None) == "FINISHED:COMPLETED"
+    assert flare.run_folder(folder, lambda: None) == "FINISHED:COMPLETED"
     told = json.loads((flare.runs / "asked.json").read_text())
     letters = [said for what, said in told.items() if what.startswith("the letter")]
     assert letters == ["COMMUNICATION_ERROR ['__headers__']"] * 4
@@ -109,7 +110,7 @@ def test_a_job_with_code_of_its_own_runs_nowhere(flare, study, tmp_path):
     (custom / "evil.py").write_text(EVIL.format(mark=str(tmp_path)))
     config = folder / "app" / "config" / "config_fed_client.json"
     config.write_text(config.read_text().replace(EXECUTOR, "evil.Evil"))
-    assert flare.carry_out(folder, lambda: None) == "FINISHED:FAILED_TO_RUN"
+    assert flare.run_folder(folder, lambda: None) == "FINISHED:FAILED_TO_RUN"
     assert list(tmp_path.iterdir()) == []
     said = (flare.scratch / "server.log").read_text()
     for site in SITES:  # each of them, and not the server for them

@@ -24,8 +24,8 @@ from tests_tiny import TINY
 
 import flare_probe
 from autofedavg import read_study
-from autofedavg.engines.flare import Loopback
 from autofedavg.engines.flare.export import CONTROLLER, export
+from autofedavg.engines.flare.loopback import Loopback
 from autofedavg.engines.flare.provisioning import provision
 from deployed import job_of
 
@@ -68,7 +68,7 @@ class Probed:
                 done.append(time.monotonic())
                 then()
 
-        status = self.flare.carry_out(folder, tick)
+        status = self.flare.run_folder(folder, tick)
         return status, self.lines()
 
     def worker(self, site: str) -> int:
@@ -237,9 +237,11 @@ def test_only_this_machine_can_reach_it(probed):
 
 def test_nothing_is_left_when_we_are_killed(tmp_path):
     script = (
-        "import sys, time; from pathlib import Path; from autofedavg.engines.flare import Loopback;"
+        "import sys, time; from pathlib import Path\n"
+        "from autofedavg.engines.flare.loopback import Loopback\n"
         "home = Path(sys.argv[1]); flare = Loopback(('A', 'B'), {}, home / 'runs', home / 's');"
-        "flare._gather(lambda: None); print(flare._guard._process.pid, flare.port, flush=True);"
+        "flare._await_sites(lambda: None)\n"
+        "print(flare._guard._process.pid, flare.port, flush=True);"
         "time.sleep(60)"
     )
     us = subprocess.Popen(

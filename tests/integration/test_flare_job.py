@@ -64,5 +64,5 @@ def test_a_script_that_does_not_say_what_to_learn_from(tmp_path):
     done = simulated(folder, tmp_path / "workspace")
     assert done.returncode != 0
     said = done.stdout + done.stderr
-    assert "client harbour: its script has not said what to learn the weights from" in said
+    assert "client harbour: its script has not called answer_with" in said
     assert "answer_with(network=..., loss=..., batches=...)" in said

@@ -54,8 +54,8 @@ def test_a_job_has_no_path_in_it(tiny, tmp_path):
     [
         ({"version": "9.9.9"}, "made by autofedavg 9.9.9, and here is"),
         ({"schema": 2}, "made by autofedavg"),
-        ({"row": 1}, "no job"),
-        ({"sites": 3}, "no job"),
+        ({"row": 1}, "not a valid job"),
+        ({"sites": 3}, "not a valid job"),
         ({"study": "../../outside"}, "cannot be a folder's name"),
         ({"study": "/srv"}, "cannot be a folder's name"),
     ],
@@ -64,7 +64,7 @@ def test_what_is_no_job_is_refused(change, says, study):
     content = json.loads(job_of(study, "fedavg").text()) | change
     with pytest.raises(ConfigError, match=says):
         Job.read(json.dumps(content), "here")
-    with pytest.raises(ConfigError, match="no job"):
+    with pytest.raises(ConfigError, match="not a valid job"):
         Job.read("no JSON", "here")
 
 
@@ -155,7 +155,7 @@ def test_an_error_says_that_a_missing_site_had_joined(study, tmp_path):
 def test_a_job_that_names_a_path_is_refused(path, study, tmp_path):
     content = json.loads(job_of(study, "fedavg").text())
     content["row"]["task"][path] = str(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="names a path, and paths are the sites' own"):
+    with pytest.raises(ConfigError, match="names a path, and only sites may set paths"):
         Job.read(json.dumps(content), "here")
 
 
@@ -167,7 +167,7 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(study, tiny
     assert host(job, broken, tmp_path) == path
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     other = job_of(read_study(tiny, ["training.learning_rate=0.5"]), "fedavg")
-    with pytest.raises(ConfigError, match="was begun with other settings"):
+    with pytest.raises(ConfigError, match="began with other settings"):
         host(other, DeskFleet(other), tmp_path)
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 

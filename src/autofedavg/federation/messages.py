@@ -26,11 +26,17 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "local_train": _MODEL | {"t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "up"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
-    "differentiate": _STEP | _MODEL,
+    "differentiate": _STEP | {"sent"},
     "evaluate": _MODEL | {"t", "split", "sites"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
 }
+# The port's own values say how models travel, and which; all others are the method's, or the run's.
+PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests"}
+# A model goes with the request, with its reply, or with both. All other requests are small.
+WITH_MODELS = frozenset(
+    {"differentiate", "evaluate", "local_train", "share_models", "validate_local"}
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.trainer import checked_device
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.loopback import Trial, begun_at, placed_again
+from autofedavg.engines.remote.job_runner import JobRunner, places_of, with_places
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.folder import (
     LOADERS,
@@ -140,7 +140,7 @@ def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_on
         return
     problems: dict[str, Problem] = {}
     with ExitStack() as engines:
-        trials: dict[Path, Trial] = {}
+        trials: dict[Path, JobRunner] = {}
         for index, run in enumerate(wanted, 1):
             path, config, seed, machine = run
             if run.finished:
@@ -149,7 +149,7 @@ def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_on
             known = run.begun
             if known:  # what was begun goes on as it was begun
                 config = parse_run(read_toml(path / "config.toml"), str(path))
-                config = config.with_task(placed_again(path, config.task))
+                config = config.with_task(with_places(path, config.task))
                 config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
             config = config.resolved(observer.preparing)
             used = _machine(path, asked) if known else machine.resolved()
@@ -167,7 +167,7 @@ def _machine(path: Path, asked: Machine) -> Machine:
     used = machine_of(path, asked)
     if not used.remote:
         return used
-    if not (begun := begun_at(path)) and asked.engine is None:
+    if not (begun := places_of(path)) and asked.engine is None:
         raise RunError(
             "this run was begun in a deployment",
             where=str(path),
@@ -182,7 +182,7 @@ def _run_as_job(
     seed: int,
     machine: Machine,
     observer: Observer,
-    trials: dict[Path, Trial],
+    trials: dict[Path, JobRunner],
     engines: ExitStack,
 ) -> None:
     """One row on a real engine on this machine; its processes serve the rows after it too."""
@@ -205,7 +205,7 @@ def _run_as_job(
         )
     if study.parent not in trials:
         opens = ENGINES[str(machine.engine)]
-        trial = Trial(opens, study.parent, str(machine.device), machine.supervise)
+        trial = JobRunner(opens, study.parent, str(machine.device), machine.supervise)
         trials[study.parent] = engines.enter_context(trial)
     trials[study.parent].run(job, config.task, observer.round)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_in
-from autofedavg.engines.remote.processes import Guard
+from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.following import Following
 from autofedavg.studies.machine import Machine, machine_of
@@ -106,7 +106,7 @@ class _Processes:
 
     def __enter__(self) -> Self:
         self._scratch = tempfile.TemporaryDirectory(prefix="autofedavg-")
-        self._guard = Guard()
+        self._guard = ProcessGuard()
         return self
 
     def __exit__(self, *_: object) -> None:

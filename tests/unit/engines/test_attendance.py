@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from autofedavg.engines.remote import attendance
-from autofedavg.engines.remote.attendance import Attendance
+from autofedavg.engines.remote import joining
+from autofedavg.engines.remote.joining import Attendance
 
 
 class Transport:
@@ -32,10 +32,10 @@ def test_a_site_that_had_joined_and_is_gone_is_named_and_so_is_its_return(said):
     assert said() == ["waiting for I, II, III"]  # III, which never came, is not gone
     here.look()
     here.look()
-    assert here.gone == {"II"}
+    assert here.left == {"II"}
     assert said()[1:] == ["site II had joined and is gone"]  # once
     here.look()
-    assert here.gone == set()
+    assert here.left == set()
     assert said()[2:] == ["site II is back"]
 
 
@@ -48,7 +48,7 @@ def test_who_is_waited_for_is_said_again_when_it_changes_and_after_a_while(said,
     here.missed("II", "is not in\x1b this job")
     here.look()
     assert said()[2:] == ["waiting for II (is not in\N{REPLACEMENT CHARACTER} this job)"]
-    monkeypatch.setattr(attendance, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(joining, "LOG_EVERY", 0.0)
     here.look()
     assert said()[3:] == said()[2:3]
     here.heard("II")
@@ -57,10 +57,10 @@ def test_who_is_waited_for_is_said_again_when_it_changes_and_after_a_while(said,
 
 
 def test_it_looks_while_somebody_waits_and_no_longer(said, monkeypatch):
-    monkeypatch.setattr(attendance, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(joining, "LOOK_EVERY", 0.01)
     with Attendance(Transport({"I"}, set()), ["I"]) as here:
         until = time.monotonic() + 20
-        while not here.gone and time.monotonic() < until:
+        while not here.left and time.monotonic() < until:
             time.sleep(0.01)
     assert said()[-1] == "site I had joined and is gone"
-    assert not here._eyes.is_alive()
+    assert not here._thread.is_alive()

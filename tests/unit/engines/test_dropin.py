@@ -16,7 +16,7 @@ from autofedavg.core.errors import ConfigError, FederationError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Site
 from autofedavg.core.trainer import LocalTrainer, Training
-from autofedavg.engines.dropin.described import described, fitted, told
+from autofedavg.engines.dropin.layouts import layout_from, layout_values, model_from
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
 from autofedavg.federation.client import Client
@@ -242,7 +242,10 @@ def test_one_site_alone_has_all_the_weight_and_is_not_asked():
     ("spoil", "said"),
     [
         (lambda m: m.pop("3.bias"), "has no tensor 3.bias"),
-        (lambda m: m.update(extra=torch.zeros(1)), "has a tensor extra that the network has not"),
+        (
+            lambda m: m.update(extra=torch.zeros(1)),
+            "has a tensor extra, which the network does not have",
+        ),
         (lambda m: m.update({"3.bias": torch.zeros(7)}), "3.bias as 7, the network as 2"),
         (
             lambda m: m.update({"3.bias": torch.zeros(2).double()}),
@@ -393,10 +396,12 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("make", [network, Tied, lambda: nn.Linear(2, 2).double()])
 def test_a_network_told_in_plain_values_is_the_same_network(make):
     layout = Layout.of(make())
-    again = told(decode(encode(Message({}, {"layout": described(layout)}))).facts["layout"])
+    again = layout_from(
+        decode(encode(Message({}, {"layout": layout_values(layout)}))).facts["layout"]
+    )
     assert again == layout
     state = make().state_dict()
-    back = again.state_dict(fitted(again, state))
+    back = again.state_dict(model_from(again, state))
     assert back.keys() == state.keys()
     assert all(torch.equal(back[k], state[k]) for k in state)
 
@@ -410,13 +415,13 @@ plain = st.recursive(
 
 @given(st.sampled_from(["tensors", "aliases", "counters", "trainable", "dtype", ""]), plain)
 def test_anything_else_is_refused(key, value):
-    good = described(Layout.of(nn.Linear(2, 2)))
+    good = layout_values(Layout.of(nn.Linear(2, 2)))
     bad = {**good, key: value} if key else value
     try:
-        layout = told(bad)
+        layout = layout_from(bad)
     except ConfigError:
         return
-    assert described(layout) == bad
+    assert layout_values(layout) == bad
 
 
 def test_a_site_refuses_models_that_are_not_of_its_network():

@@ -12,7 +12,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.defs import SysCommandTopic, TrainingTopic
 
-from autofedavg.engines.flare.access import MOST_LINES, Door, SiteDoor
+from autofedavg.engines.flare.access import MOST_LINES, AccessCheck, SiteAccessCheck
 from lookalike_cells import AUX, Cell, piece, request
 
 TOPIC = "ours"
@@ -21,7 +21,7 @@ TOPIC = "ours"
 @pytest.fixture
 def worker():
     cell = Cell("II.job")
-    Door(cell, TOPIC)
+    AccessCheck(cell, TOPIC)
     return cell
 
 
@@ -37,9 +37,9 @@ def main():
         def get_cell(self):
             return cell
 
-    SiteDoor().handle_event(EventType.SYSTEM_START, Context())
+    SiteAccessCheck().handle_event(EventType.SYSTEM_START, Context())
     assert not cell.filters
-    SiteDoor().handle_event(EventType.SYSTEM_BOOTSTRAP, Context())
+    SiteAccessCheck().handle_event(EventType.SYSTEM_BOOTSTRAP, Context())
     return cell
 
 
@@ -59,7 +59,7 @@ def test_the_server_and_the_site_itself_come_in(origin, worker):
 
 def test_in_flares_own_simulator_the_server_s_job_is_the_server():
     cell = Cell("II.simulate_job")
-    Door(cell, TOPIC)
+    AccessCheck(cell, TOPIC)
     assert not cell.refuses("server", AUX, TOPIC)
     assert cell.refuses("I.simulate_job", AUX, TOPIC)
 
@@ -76,7 +76,7 @@ def test_who_is_refused_is_told_and_the_site_s_log_says_so_once(worker, caplog):
         for _ in range(3):
             assert worker.refuses_one(request("II.job", "I.job\x1b[2J", AUX, TOPIC))
     assert [record.message for record in caplog.records] == [
-        f"refused: I.job\N{REPLACEMENT CHARACTER}[2J asked II.job for {AUX} ours, and may not"
+        f"refused: I.job\N{REPLACEMENT CHARACTER}[2J asked II.job for {AUX} ours without permission"
     ]
     assert worker.refuses_one(piece("II.job", "I.job", AUX, TOPIC))
     said = f"II.job refuses {AUX} ours to I.job"

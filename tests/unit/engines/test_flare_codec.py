@@ -20,9 +20,9 @@ from nvflare.app_common.decomposers import numpy_decomposers
 from nvflare.fuel.utils import fobs
 from nvflare.private.fed.utils.fed_utils import fobs_initialize
 
-from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
+from autofedavg.engines.flare.codec import decode_bytes, decode_dxo, encode_bytes, encode_dxo
 from autofedavg.federation.messages import Message
-from autofedavg.federation.serialization import TYPES, WireError
+from autofedavg.federation.serialization import TYPES, WireError, decode, encode, seal
 
 FUZZED = 10_000
 
@@ -39,6 +39,7 @@ arrays = st.dictionaries(
     ),
     max_size=4,
 )
+HEADER = encode(Message({}, {"facts": {}, "bfloat16": [], "digest": seal("", {})}))
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 facts = st.dictionaries(st.text(max_size=8), WHOLE | st.text(max_size=8) | st.none())
 
@@ -51,7 +52,7 @@ def flare_s_own_serialisation():
 
 @given(arrays, facts)
 def test_there_and_back_bit_for_bit_through_flare_s_own_bytes(arrays, facts):
-    for write, read in ((as_weights, of_weights), (as_letter, of_letter)):
+    for write, read in ((encode_dxo, decode_dxo), (encode_bytes, decode_bytes)):
         note = read(fobs.loads(fobs.dumps(write(Message(arrays, facts)))))
         assert note.facts == facts
         assert note.arrays.keys() == arrays.keys()
@@ -62,22 +63,33 @@ def test_there_and_back_bit_for_bit_through_flare_s_own_bytes(arrays, facts):
 
 
 def test_a_site_s_filters_see_weights_as_numpy_arrays():
-    dxo = from_shareable(as_weights(Message({"values": torch.ones(3)}, {"t": 1})))
+    dxo = from_shareable(encode_dxo(Message({"values": torch.ones(3)}, {"t": 1})))
     assert dxo.data_kind == DataKind.WEIGHTS
     assert isinstance(dxo.data["values"], np.ndarray)
     assert dxo.data["values"].dtype == np.float32
-    assert from_shareable(as_weights(Message({}, {"t": 1}))).data_kind == DataKind.METRICS
+    assert from_shareable(encode_dxo(Message({}, {"t": 1}))).data_kind == DataKind.METRICS
 
 
 def test_what_arrived_may_be_written_into():
-    message = as_weights(Message({"values": torch.ones(3)}))
+    message = encode_dxo(Message({"values": torch.ones(3)}))
     array = from_shareable(message).data["values"]
     array.flags.writeable = False
-    of_weights(message).arrays["values"].add_(1)
+    decode_dxo(message).arrays["values"].add_(1)
     assert array.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("read", [of_weights, of_letter])
+def dxo(data: dict, header: bytes) -> Shareable:
+    return DXO(DataKind.WEIGHTS, data, {"autofedavg_message": header}).to_shareable()
+
+
+def rewrite(message: Shareable, **changes: object) -> None:
+    """Changes the header of a message with models."""
+    meta = message["DXO"]["meta"]
+    header = decode(meta["autofedavg_message"]).facts | changes
+    meta["autofedavg_message"] = encode(Message({}, header))
+
+
+@pytest.mark.parametrize("read", [decode_dxo, decode_bytes])
 @pytest.mark.parametrize(
     "message",
     [
@@ -88,10 +100,13 @@ def test_what_arrived_may_be_written_into():
         make_reply(ReturnCode.EXECUTION_EXCEPTION),
         DXO(DataKind.WEIGHTS, {}).to_shareable(),
         DXO(DataKind.COLLECTION, {"a": DXO(DataKind.WEIGHTS, {})}).to_shareable(),
-        DXO(DataKind.APP_DEFINED, "no table", {"autofedavg_facts": "{}"}).to_shareable(),
-        DXO(
-            DataKind.WEIGHTS, {"v": 1.0}, {"autofedavg_facts": "{}", "autofedavg_bfloat16": []}
-        ).to_shareable(),
+        DXO(DataKind.APP_DEFINED, "no table", {"autofedavg_message": HEADER}).to_shareable(),
+        dxo({"v": 1.0}, HEADER),
+        dxo({7: np.ones(2)}, HEADER),
+        *(
+            dxo({}, encode(Message({}, header)))
+            for header in ({}, {"facts": {}}, {"facts": [], "bfloat16": [], "digest": ""})
+        ),
     ],
 )
 def test_what_is_no_note_is_refused(read, message):
@@ -121,17 +136,17 @@ def test_what_is_no_note_is_refused(read, message):
     ids=lambda array: str(array.dtype)[:20],
 )
 def test_arrays_of_other_kinds_are_refused(array):
-    message = as_weights(Message({"values": torch.ones(3)}))
+    message = encode_dxo(Message({"values": torch.ones(3)}))
     for name in ("values", "other"):
         spoilt = copy.deepcopy(message)
         spoilt["DXO"]["data"][name] = array
         with pytest.raises(WireError) as refused:
-            of_weights(spoilt)
+            decode_dxo(spoilt)
         assert len(str(refused.value)) < 200, "the sender's words are cut"
         if array.dtype != np.int16:
-            spoilt["DXO"]["meta"]["autofedavg_bfloat16"] = [name]
+            rewrite(spoilt, bfloat16=[name])
             with pytest.raises(WireError, match="cannot be bfloat16"):
-                of_weights(spoilt)
+                decode_dxo(spoilt)
 
 
 def test_a_flipped_bit_is_refused_unless_a_site_s_filter_says_that_it_was_there():
@@ -146,30 +161,32 @@ def test_a_flipped_bit_is_refused_unless_a_site_s_filter_says_that_it_was_there(
             return dxo
 
     note = Message({"values": torch.arange(3.0)}, {"t": 1})
-    spoilt = as_weights(note)
+    spoilt = encode_dxo(note)
     spoilt["DXO"]["data"]["values"] = np.array([0, 1, 2.5], np.float32)
     with pytest.raises(WireError, match="it was changed on its way: its digest differs"):
-        of_weights(spoilt)
-    filtered = Clip().process(as_weights(note), FLContext())
-    assert of_weights(filtered).arrays["values"].tolist() == [0, 1, 1]
-    for message in (filtered, as_weights(note)):
-        facts = fobs.loads(fobs.dumps(message))
-        facts["DXO"]["meta"]["autofedavg_facts"] = '{"t": 2}'
+        decode_dxo(spoilt)
+    filtered = Clip().process(encode_dxo(note), FLContext())
+    assert decode_dxo(filtered).arrays["values"].tolist() == [0, 1, 1]
+    for message in (filtered, encode_dxo(note)):
+        flipped = fobs.loads(fobs.dumps(message))
+        meta = flipped["DXO"]["meta"]
+        assert b'"t": 1' in meta["autofedavg_message"]
+        meta["autofedavg_message"] = meta["autofedavg_message"].replace(b'"t": 1', b'"t": 2')
         with pytest.raises(WireError, match="changed on its way"):
-            of_weights(facts)
-        none = fobs.loads(fobs.dumps(message))
-        del none["DXO"]["meta"]["autofedavg_digests"]
-        with pytest.raises(WireError, match="carries no digests"):
-            of_weights(none)
+            decode_dxo(flipped)
+        without = fobs.loads(fobs.dumps(message))
+        rewrite(without, digest=None)
+        with pytest.raises(WireError, match="its header is incomplete"):
+            decode_dxo(without)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.int16])
 @pytest.mark.parametrize("shape", [(0, 2**59), (1,) * 64, (0,) * 64, (2**59, 0, 1)], ids=str)
 def test_arrays_of_odd_shapes_are_read_or_refused(shape, kind):
-    message = as_weights(Message({"values": torch.ones(3)}))
+    message = encode_dxo(Message({"values": torch.ones(3)}))
     message["DXO"]["data"]["values"] = np.zeros(shape, kind)
     try:
-        note = of_weights(message)
+        note = decode_dxo(message)
     except WireError:
         return
     assert tuple(note.arrays["values"].shape) == shape
@@ -213,10 +230,10 @@ def test_ten_thousand_spoilt_messages_are_notes_or_refused():
         {"values": torch.arange(6.0), "b": torch.ones(2, dtype=torch.bfloat16)},
         {"t": 3, "sites": ["A", "B"], "loss": 0.5},
     )
-    whole = {of_weights: as_weights(note), of_letter: as_letter(note)}
+    whole = {decode_dxo: encode_dxo(note), decode_bytes: encode_bytes(note)}
     refused = turn = 0
     while turn < FUZZED:
-        read = dice.choice((of_weights, of_letter))
+        read = dice.choice((decode_dxo, decode_bytes))
         message: object = mutated(whole[read], dice)
         if turn % 4 == 0:  # FLARE's bytes; what FLARE cannot read never comes to us
             data = bytearray(fobs.dumps(whole[read]))
@@ -234,7 +251,7 @@ def test_ten_thousand_spoilt_messages_are_notes_or_refused():
             continue
         assert isinstance(got, Message)
         assert all(isinstance(array, torch.Tensor) for array in got.arrays.values())
-        if read is of_letter:  # its digest lets nothing through that was changed
+        if read is decode_bytes:  # its digest lets nothing through that was changed
             assert got.facts == note.facts
             assert torch.equal(got.arrays["values"], note.arrays["values"])
     assert refused > FUZZED / 4

@@ -24,9 +24,14 @@ from nvflare.job_config.api import FedJob
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.dropin.responder import Responder
-from autofedavg.engines.flare.answering import TOPIC, _given
-from autofedavg.engines.flare.dropin import LearnedFedAvg, LearnedWeights, answer_with
-from autofedavg.engines.flare.learned import AuxCarrier
+from autofedavg.engines.flare.dropin import (
+    TOPIC,
+    AuxChannel,
+    LearnedFedAvg,
+    LearnedWeights,
+    _answers,
+    answer_with,
+)
 from autofedavg.federation.messages import Message, NoReply
 from lookalike_cells import AUX, Cell
 from others_job import batch, loss_of, network
@@ -88,7 +93,7 @@ def engine(monkeypatch):
     LearnedWeights().handle_event(EventType.START_RUN, context(engine))
     answer_with(network=network(), loss=loss_of, batches=batch)
     made = {site: Responder(site, network(), loss_of, batch) for site in SITES}
-    monkeypatch.setattr(_given, "_made", lambda site: made[site])
+    monkeypatch.setattr(_answers, "responder", lambda site: made[site])
     return engine
 
 
@@ -247,7 +252,9 @@ def test_a_job_without_the_component_is_told_how_to_add_it():
 def test_a_script_that_gave_nothing_is_told_what_to_add():
     engine = Engine()
     LearnedWeights().handle_event(EventType.START_RUN, context(engine))
-    with pytest.raises(ConfigError, match=r"client A: its script has not said") as refused:
+    with pytest.raises(
+        ConfigError, match=r"client A: its script has not called answer_with"
+    ) as refused:
         run(engine, [trained(1)])
     assert "answer_with(network=..., loss=..., batches=...)" in str(refused.value)
 
@@ -256,13 +263,13 @@ def test_what_the_script_gives_is_what_answers():
     engine = Engine()
     LearnedWeights().handle_event(EventType.START_RUN, context(engine))
     answer_with(network=network(), loss=loss_of, batches=batch)
-    [answer] = AuxCarrier(context(engine), Signal()).ask("hello", {"A": Message()}, 5.0).values()
+    [answer] = AuxChannel(context(engine), Signal()).ask("hello", {"A": Message()}, 5.0).values()
     assert answer.facts["site"] == "A"
 
 
 def test_no_answer_and_garbage(engine):
     engine.spoil = lambda site, reply: {"A": None, "B": Shareable(), "C": reply}[site]
-    answers = AuxCarrier(context(engine), Signal()).ask(
+    answers = AuxChannel(context(engine), Signal()).ask(
         "hello", dict.fromkeys(SITES, Message()), 5.0
     )
     assert answers["A"] == NoReply("no answer within 5 s")
@@ -274,7 +281,7 @@ def test_a_stopped_job_stops(engine):
     stopped = Signal()
     stopped.trigger(True)
     with pytest.raises(RunError, match="stopped"):
-        AuxCarrier(context(engine), stopped).ask("hello", {"A": Message()}, 5.0)
+        AuxChannel(context(engine), stopped).ask("hello", {"A": Message()}, 5.0)
 
 
 def test_a_request_that_is_no_note_is_refused():
@@ -290,7 +297,7 @@ def test_a_request_that_is_no_note_is_refused():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"exclude_vars": "head"}, "exclude_vars does not go together"),
+        ({"exclude_vars": "head"}, "exclude_vars cannot be combined"),
         ({"enable_tensor_disk_offload": True}, "enable_tensor_disk_offload"),
         ({"method": {"t_0": 1}}, "did you mean t0"),
         ({"S": 0}, "S"),
@@ -309,13 +316,13 @@ def test_a_job_holds_every_setting(tmp_path):
     job.export_job(str(tmp_path))
     [server] = tmp_path.rglob("config_fed_server.json")
     [flow] = json.loads(server.read_text())["workflows"]
-    assert flow["path"] == "autofedavg.engines.flare.learned.LearnedFedAvg"
+    assert flow["path"] == "autofedavg.engines.flare.dropin.LearnedFedAvg"
     told = {"method": {"S": 7, "t0": 2}, "num_rounds": 4, "persistor_id": ""}
     assert flow["args"] == {**told, "aggregation_weights": {}}
     again = LearnedFedAvg(**flow["args"])
     assert (again.num_rounds, again._learner.method.S, again._learner.method.t0) == (4, 7, 2)
     [client] = tmp_path.rglob("config_fed_client.json")
-    assert "autofedavg.engines.flare.answering.LearnedWeights" in client.read_text()
+    assert "autofedavg.engines.flare.dropin.LearnedWeights" in client.read_text()
 
 
 def test_a_site_answers_the_servers_job_alone(engine):

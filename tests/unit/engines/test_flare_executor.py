@@ -11,10 +11,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from autofedavg.engines.flare import executor as executors
-from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.pushing import VERB
-from autofedavg.engines.flare.transport import BY_TASK, TOPIC
-from autofedavg.federation.messages import Message
+from autofedavg.engines.flare.codec import decode_bytes, decode_dxo, encode_bytes, encode_dxo
+from autofedavg.engines.flare.transport import TOPIC, VERB
+from autofedavg.federation.messages import WITH_MODELS, Message
 from lookalike_cells import AUX, Cell
 
 SECRET = "case 0815"
@@ -75,7 +74,7 @@ class Site(FLContext):
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "SiteService", Selection)
-    monkeypatch.setattr(executors, "text_in", lambda _folder: "{}")
+    monkeypatch.setattr(executors, "read_job_text", lambda _folder: "{}")
     return Site(tmp_path)
 
 
@@ -83,15 +82,15 @@ def site(tmp_path, monkeypatch):
 def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(site, small):
     executor = executors.AutoFedAvgExecutor()
     executor.handle_event(EventType.START_RUN, site)
-    verb = "update_beta" if small else min(BY_TASK)
+    verb = "update_beta" if small else min(WITH_MODELS)
 
     def ask() -> dict:
         if not small:
-            asked = as_weights(Message({}, {"t": 1}))
-            return of_weights(executor.execute(verb, asked, site, Signal())).facts
-        asked = as_letter(Message({}, {"t": 1}))
+            asked = encode_dxo(Message({}, {"t": 1}))
+            return decode_dxo(executor.execute(verb, asked, site, Signal())).facts
+        asked = encode_bytes(Message({}, {"t": 1}))
         asked.set_header(VERB, verb)
-        return of_letter(site.handlers[TOPIC](TOPIC, asked, site)).facts
+        return decode_bytes(site.handlers[TOPIC](TOPIC, asked, site)).facts
 
     for _ in range(3):
         (error,) = ask().values()
@@ -103,7 +102,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(site, small):
 @pytest.mark.parametrize(
     ("verb", "arrays"),
     [
-        *((verb, {}) for verb in sorted(BY_TASK)),
+        *((verb, {}) for verb in sorted(WITH_MODELS)),
         ("anything", {}),
         ("hello", {"values": torch.zeros(3)}),
         ("update_beta", {"beta": torch.zeros(3), "values": torch.zeros(3)}),
@@ -111,7 +110,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_naming_the_verb(site, small):
 )
 def test_a_message_asks_for_small_things_and_holds_no_model(verb, arrays, site):
     executors.AutoFedAvgExecutor().handle_event(EventType.START_RUN, site)
-    asked = as_letter(Message(arrays, {"t": 1}))
+    asked = encode_bytes(Message(arrays, {"t": 1}))
     asked.set_header(VERB, verb)
     reply = site.handlers[TOPIC](TOPIC, asked, site)
     assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA

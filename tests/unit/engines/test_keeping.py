@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg.core.errors import ConfigError
-from autofedavg.engines.remote.keeping import Keeping, state_home
+from autofedavg.engines.remote.site_files import SiteState, state_home
 
 
 def mode(path: Path) -> int:
@@ -17,14 +17,14 @@ def mode(path: Path) -> int:
 def test_the_secret_is_drawn_once_and_for_its_user_alone(tmp_path):
     before = os.umask(0)  # whatever the user's is
     try:
-        first = Keeping(tmp_path / "state", "north").salted("a")
-        Keeping(tmp_path / "state", "north").keep_names("test", "0", {"patient": "test-0001"})
+        first = SiteState(tmp_path / "state", "north").salted("a")
+        SiteState(tmp_path / "state", "north").keep_names("test", "0", {"patient": "test-0001"})
     finally:
         os.umask(before)
-    assert Keeping(tmp_path / "state", "north").salted("a") == first
-    assert Keeping(tmp_path / "state", "north").salted("b") != first
-    assert Keeping(tmp_path / "state", "south").salted("a") != first
-    assert Keeping(tmp_path / "state", "north").salted("") == ""
+    assert SiteState(tmp_path / "state", "north").salted("a") == first
+    assert SiteState(tmp_path / "state", "north").salted("b") != first
+    assert SiteState(tmp_path / "state", "south").salted("a") != first
+    assert SiteState(tmp_path / "state", "north").salted("") == ""
     folder = tmp_path / "state" / "north"
     assert mode(folder) == 0o700
     assert {path.name: mode(path) for path in folder.iterdir()} == {
@@ -35,13 +35,13 @@ def test_the_secret_is_drawn_once_and_for_its_user_alone(tmp_path):
 
 def test_processes_that_begin_together_have_one_secret(tmp_path):
     with ThreadPoolExecutor(8) as plan:
-        found = set(plan.map(lambda _: Keeping(tmp_path, "north").salted("a"), range(64)))
+        found = set(plan.map(lambda _: SiteState(tmp_path, "north").salted("a"), range(64)))
     assert len(found) == 1
 
 
 @pytest.mark.parametrize("name", ["../../etc", "", ".", "..", "a/b", "ü" * 90, "x" * 300, "a\n"])
 def test_any_site_s_name_has_a_folder_below(name, tmp_path):
-    Keeping(tmp_path / "state", name).salted("a")
+    SiteState(tmp_path / "state", name).salted("a")
     (folder,) = (tmp_path / "state").iterdir()
     assert folder.name.startswith("site-")
     assert list(tmp_path.iterdir()) == [tmp_path / "state"]
@@ -49,15 +49,15 @@ def test_any_site_s_name_has_a_folder_below(name, tmp_path):
 
 @pytest.mark.parametrize("shared", ["folder", "secret"])
 def test_what_others_may_read_is_refused(shared, tmp_path):
-    keeping = Keeping(tmp_path, "north")
+    keeping = SiteState(tmp_path, "north")
     keeping.salted("a")
     (keeping.folder if shared == "folder" else keeping.folder / "secret").chmod(0o740)
-    with pytest.raises(ConfigError, match=r"north.*: others than this user may read"):
+    with pytest.raises(ConfigError, match=r"north.*: other users may read"):
         keeping.salted("a")
 
 
 def test_a_link_a_damaged_secret_and_a_place_that_cannot_be_written_are_refused(tmp_path):
-    keeping = Keeping(tmp_path / "state", "north")
+    keeping = SiteState(tmp_path / "state", "north")
     keeping.salted("a")
     secret = keeping.folder / "secret"
     secret.write_bytes(b"short")
@@ -69,8 +69,8 @@ def test_a_link_a_damaged_secret_and_a_place_that_cannot_be_written_are_refused(
         keeping.salted("a")
     assert (tmp_path / "other").read_bytes() == b"short"
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot be written .*name a folder .* AUTOFEDAVG_STATE"):
-        Keeping(tmp_path / "file", "north").salted("a")
+    with pytest.raises(ConfigError, match=r"cannot be written .*set `state` .* AUTOFEDAVG_STATE"):
+        SiteState(tmp_path / "file", "north").salted("a")
 
 
 def test_where_it_is_kept(tmp_path, monkeypatch):

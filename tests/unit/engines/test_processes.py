@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from autofedavg.core.errors import RunError
-from autofedavg.engines.remote.processes import Guard
+from autofedavg.engines.remote.processes import ProcessGuard
 
 # A child that leaves its session and whose own child outlives it: the worst to catch.
 ESCAPES = """
@@ -24,8 +24,8 @@ time.sleep(300)
 PARENT = """
 import sys, time
 from pathlib import Path
-from autofedavg.engines.remote.processes import Guard
-guard = Guard()
+from autofedavg.engines.remote.processes import ProcessGuard
+guard = ProcessGuard()
 guard.start([sys.executable, "-c", {code!r}], {{"MARK": sys.argv[1]}}, Path(sys.argv[2]))
 print("up", flush=True)
 time.sleep(300)
@@ -51,7 +51,7 @@ def until(condition, seconds: float = 10.0) -> None:
 
 
 def test_all_are_gone_when_it_is_closed(tmp_path):
-    mark, guard = str(tmp_path), Guard()
+    mark, guard = str(tmp_path), ProcessGuard()
     child = guard.start([sys.executable, "-c", ESCAPES], {"MARK": mark}, tmp_path / "log")
     until(lambda: len(marked(mark)) == 2)
     assert guard.alive(child)
@@ -77,12 +77,12 @@ def test_all_are_gone_when_the_caller_is_killed(number, tmp_path):
 
 
 def test_what_cannot_be_started_is_seen_and_said(tmp_path):
-    guard = Guard()
+    guard = ProcessGuard()
     child = guard.start(["/no/such/command"], {}, tmp_path / "log")
     until(lambda: not guard.alive(child))
     psutil.Process(guard._process.pid).kill()
     guard._process.wait()
-    with pytest.raises(RunError, match="ended from outside"):
+    with pytest.raises(RunError, match="killed from outside"):
         guard.alive(child)
     guard.close()
 

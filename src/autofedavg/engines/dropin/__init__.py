@@ -1,5 +1,5 @@
-"""Learned weights for federations of other people's making: their network, loop and engine.
+"""Learned weights for other federations: your network, your training loop, your engine.
 
-The engine trains, as it always did; of Algorithm 1 only LearnAggWeight and the average are ours.
-`learner` is the server's side, `responder` a site's; neither knows an engine.
+The engine trains, and this package adds LearnAggWeight and the average of Algorithm 1. `learner` is
+the server's side, `responder` a site's side; neither knows an engine.
 """

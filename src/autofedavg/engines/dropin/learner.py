@@ -16,8 +16,8 @@ from autofedavg.core.bank import Bank, Layout
 from autofedavg.core.errors import ConfigError, FederationError, did_you_mean, error_facts
 from autofedavg.core.evaluation import loss_ends
 from autofedavg.core.seeds import Secret, Seeds
-from autofedavg.engines.dropin.described import difference, fitted, told
-from autofedavg.engines.dropin.transport import Carrier, DropinTransport
+from autofedavg.engines.dropin.layouts import difference, layout_from, model_from
+from autofedavg.engines.dropin.transport import Channel, DropinTransport
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.port import Federation
@@ -25,23 +25,23 @@ from autofedavg.federation.replies import BadReply
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 
-METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites choose their batches
+METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites supply their batches
 EXCHANGE = frozenset({"deadline", "retries", "bad_answers"})
 SETTINGS = METHOD | EXCHANGE | {"quorum", "seed"}
-TRAINED_BY_ENGINE = {"local_train": 1}  # who must train is the engine's own rule
+TRAINED_BY_ENGINE = {"local_train": 1}  # the engine decides how many sites must train
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A round's outcome.
+    """The result of a round.
 
     Attributes:
         state: the global model, as named tensors.
         alpha: every site's weight, or its weights of all layers.
         layers: the names of the layers; empty with one weight per site.
-        learned: whether beta was stepped on in this round.
-        events: who was lost, dropped, asked or sent again.
-        losses: every site's loss in every message of LearnAggWeight; None where it missed one.
+        learned: whether LearnAggWeight ran in this round.
+        events: sites that did not reply, were dropped, or were asked again.
+        losses: every site's loss in every step of LearnAggWeight; None where it missed one.
     """
 
     state: dict[str, Tensor]
@@ -52,9 +52,9 @@ class Learned:
     losses: dict[str, list[float | None]] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of the round under one name each.
+        """The round's numbers by name.
 
-        The weights are `alpha/<site>`, or `alpha/<site>/<layer>`; where they were learned, the
+        The weights are `alpha/<site>`, or `alpha/<site>/<layer>`. If they were learned, the
         loss is `learning_loss/first` and `learning_loss/last` (`loss_ends`).
         """
         found: dict[str, float] = {}
@@ -76,15 +76,14 @@ class Learned:
 
 
 class WeightLearner:
-    """Learns the weights of whichever sites have trained; keeps beta between the rounds.
+    """Learns the weights of the sites that have trained; keeps beta between the rounds.
 
-    A site that sits out a round keeps its beta; one that is new begins at beta0.
+    A site that misses a round keeps its beta; a new one starts at beta0.
 
     Args:
         where: the class whose arguments these are, for errors.
-        **settings: those of the method `auto-fedavg` but `learn_on` (a site's own function gives
-            the batches), and `deadline`, `retries`, `bad_answers`, `quorum` and `seed` as in a
-            study.
+        **settings: those of the method `auto-fedavg` except `learn_on` (sites supply their
+            batches), and `deadline`, `retries`, `bad_answers`, `quorum` and `seed` of a study.
 
     Raises:
         ConfigError: a setting is unknown or wrong.
@@ -114,55 +113,53 @@ class WeightLearner:
             if not isinstance(value, int) or not 0 <= value < 2**63:
                 raise ConfigError(f"{name} is {value!r}", where=where, remedy="use 0, 1, 2, ...")
         self._names: dict[str, str] = {}  # by address
-        self._layout: tuple[str, Layout] | None = None  # and who told it first
+        self._layout: tuple[str, Layout] | None = None  # and who described it first
         self._beta: dict[str, Tensor] = {}
-        self.secret: Seeds = Secret.new()  # the seed goes to the sites
+        self.secret: Seeds = Secret.new()  # not the seed, which the sites receive
 
     def round(
         self,
         t: int,
         w: Mapping[str, Tensor],
         trained: Mapping[str, Mapping[str, Tensor]],
-        carrier: Carrier,
+        channel: Channel,
     ) -> Learned:
-        """Learns, where it is time, and averages.
+        """Learns the weights if the round is one that learns, and averages.
 
         Args:
             t: the round, from 1.
             w: the model that training began from.
             trained: the trained models, by address.
-            carrier: the engine's way to those addresses.
+            channel: sends requests to those addresses.
 
         Raises:
-            FederationError: a site did not answer, or answered something that cannot be used.
+            FederationError: a site did not reply, or its reply cannot be used.
             ConfigError: the global model does not fit the sites' network.
         """
-        addresses = self._joined(t, sorted(trained), carrier)
+        addresses = self._joined(t, sorted(trained), channel)
         if self._layout is None or not addresses:
             raise FederationError(
                 "no site has trained",
                 client="all",
                 call="training",
                 round=t,
-                remedy="look at the sites' own logs",
+                remedy="see the sites' own logs",
             )
         layout = self._layout[1]
         try:
-            start = fitted(layout, w)
+            start = model_from(layout, w)
         except ConfigError as error:
             raise ConfigError(
                 error.what.replace("its model", "the global model"),
                 where="the server",
-                remedy="start from the state_dict() of the network that the sites give",
+                remedy="start from the state_dict() of the network that the sites use",
             ) from error
-        messages = {name: _note(name, t, trained[a], layout) for name, a in addresses.items()}
+        replies = {name: _reply(name, t, trained[a], layout) for name, a in addresses.items()}
         plan = self.method.plan(layout, t)
-        if len(addresses) == 1:  # nothing to weigh it against
+        if len(addresses) == 1:  # one weight cannot be learned
             plan = replace(plan, t0=t + 1)
-        extra = {"seed": self.seed}
-        courier = DropinTransport(carrier, addresses, messages, extra, plan.S)
         federation = Federation(
-            courier,
+            DropinTransport(channel, addresses, replies, {"seed": self.seed}, plan.S),
             quorum=self.quorum,
             exchange=self.exchange,
             seeds=Seeds(self.seed),
@@ -172,25 +169,25 @@ class WeightLearner:
         first = plan.gamma.initial(1, plan.layers.P if plan.layers else None)[0]
         beta = torch.stack([self._beta.get(name, first) for name in federation.names])
         done = next(auto_fedavg(federation, plan, Round(t - 1, start, beta)))
-        return self._told(done, federation, layout, plan.layers.names if plan.layers else ())
+        return self._result(done, federation, layout, plan.layers.names if plan.layers else ())
 
-    def _told(
+    def _result(
         self, done: Round, federation: Federation, layout: Layout, layers: tuple[str, ...]
     ) -> Learned:
-        """Keeps beta and says what came out."""
+        """Keeps beta and returns the result."""
         if done.beta is None or done.alpha is None or done.w_k is None or isinstance(done.w, Bank):
-            raise TypeError("this is no round of Auto-FedAvg")
+            raise TypeError("not a round of Auto-FedAvg")
         self._beta |= dict(zip(federation.names, done.beta, strict=True))
         alpha = among(done.alpha, federation, done.w_k).reshape(len(done.w_k.sites), -1)
         weights = dict(zip(done.w_k.sites, alpha.tolist(), strict=True))
         events, losses = federation.take_events(), federation.take_learning_losses()
         return Learned(layout.state_dict(done.w), weights, layers, done.learned, events, losses)
 
-    def _joined(self, t: int, addresses: list[str], carrier: Carrier) -> dict[str, str]:
-        """The addresses by site name; those who are new are asked for it and for their network."""
+    def _joined(self, t: int, addresses: list[str], channel: Channel) -> dict[str, str]:
+        """The addresses by site name; asks new sites for their name and their network."""
         new = [address for address in addresses if address not in self._names]
         if new:
-            direct = DropinTransport(carrier, {address: address for address in new})
+            direct = DropinTransport(channel, {address: address for address in new})
             calls = Calls(direct, new, self.quorum, self.exchange)
             hello = Message({}, {"version": __version__})
             said = calls.ask(Ask("hello", dict.fromkeys(new, hello), self._read_hello, t))
@@ -200,7 +197,7 @@ class WeightLearner:
         found: dict[str, str] = {}
         for address in addresses:
             if address not in self._names:
-                continue  # the quorum goes on without it
+                continue  # the quorum continues without it
             name = self._names[address]
             if name in found:
                 raise FederationError(
@@ -213,8 +210,8 @@ class WeightLearner:
             found[name] = address
         return dict(sorted(found.items()))
 
-    def _read_hello(self, address: str, answer: Message) -> tuple[str, Layout]:
-        said = answer.facts
+    def _read_hello(self, address: str, reply: Message) -> tuple[str, Layout]:
+        said = reply.facts
         if said.get("version") != __version__:
             raise BadReply(
                 f"it has autofedavg {said.get('version')}, and the server has {__version__}",
@@ -222,9 +219,9 @@ class WeightLearner:
             )
         name = said.get("site")
         if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
-            raise BadReply("it tells no name", "give it one with site=")
+            raise BadReply("it has no valid name", "give it one with site=")
         try:
-            return name, told(said.get("layout"))
+            return name, layout_from(said.get("layout"))
         except ConfigError as error:
             raise BadReply(error.what) from error
 
@@ -241,10 +238,10 @@ class WeightLearner:
             )
 
 
-def _note(name: str, t: int, state: Mapping[str, Tensor], layout: Layout) -> Message:
-    """What a site trained, as an answer of the port; its loss is the engine's own affair."""
+def _reply(name: str, t: int, state: Mapping[str, Tensor], layout: Layout) -> Message:
+    """A trained model as the port's reply; only the engine knows its loss."""
     try:
-        return Message(arrays_of(fitted(layout, state)), {"loss": 0.0})
+        return Message(arrays_of(model_from(layout, state)), {"loss": 0.0})
     except ConfigError as error:
         misfit = ConfigError(
             error.what,

@@ -1,4 +1,4 @@
-"""A site's side: answers from the site's own network, loss and batches."""
+"""A site's side: answers requests with the site's own network, loss and batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError, TrainingError, 
 from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_seed
 from autofedavg.core.trainer import Batch, LocalTrainer, Loss, Training
-from autofedavg.engines.dropin.described import described
+from autofedavg.engines.dropin.layouts import layout_values
 from autofedavg.engines.dropin.transport import MODELS
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
@@ -30,10 +30,10 @@ Batches = DataLoader[Any] | Callable[[int, int], Batch]
 
 
 class BankState(ClientState):
-    """What a site remembers while the weights are learned."""
+    """What a site keeps while the weights are learned."""
 
     def forget(self) -> None:
-        """The models of the other sites are not needed any more."""
+        """Drops the models of the other sites."""
         self._bank = None
 
 
@@ -42,14 +42,14 @@ class Responder:
 
     Args:
         site: its name.
-        network: of the site; a copy is worked on, and its weights do not matter.
+        network: of the site, with any weights; the learning uses a copy.
         loss: (network, batch) -> scalar.
         batches: a data loader over the cases that the weights are learned on, or a function
-            (round, step) -> batch that gives the same batch whenever it is asked for it.
-        shelf: what is remembered between requests; this process's memory by default.
+            (round, step) -> batch that returns the same batch for the same arguments.
+        client_state: what is kept between requests; this process's memory by default.
 
     Raises:
-        ConfigError: the network cannot be used: it mixes types, or nothing in it is trained.
+        ConfigError: the network mixes types, or has nothing to train.
     """
 
     def __init__(
@@ -70,9 +70,12 @@ class Responder:
         self._turn = threading.Lock()
 
     def answer(self, verb: str, message: Message) -> Message:
-        """Answers a request; what goes wrong here is an answer too, without names of files."""
-        verbs = {"hello": self._hello, "update_beta": self._update_beta}
-        verbs["differentiate"] = self._differentiate
+        """Answers a request; an error is a reply too, without the names of files."""
+        verbs = {
+            "hello": self._hello,
+            "update_beta": self._update_beta,
+            "differentiate": self._differentiate,
+        }
         with self._turn:
             try:
                 if verb not in verbs:
@@ -87,48 +90,48 @@ class Responder:
             except Exception as error:
                 log.exception("%s: %s", self.site, verb)
                 what = f"{type(error).__name__} in its network, loss or batches"
-                return Message({}, {"error": f"{what}, and this site's own log says more"})
+                return Message({}, {"error": f"{what}; see this site's own log"})
 
     def _hello(self, message: Message) -> Message:
-        layout = described(self._trainer.layout)
+        layout = layout_values(self._trainer.layout)
         return Message({}, {"site": self.site, "version": __version__, "layout": layout})
 
     def _update_beta(self, message: Message) -> Message:
         client = self._client(message)
-        bag = message.facts.get(MODELS)
-        if bag is not None:
+        sent = message.facts.get(MODELS)
+        if sent is not None:
             here = self._trainer.device
             models = {key: a.to(here) for key, a in message.arrays.items() if key != "beta"}
-            for site in bag["sites"]:
+            for site in sent["sites"]:
                 if not self._trainer.layout.holds(model_of(models, site)):
                     raise ConfigError(
-                        f"was sent a model of {site} that is not of its network",
+                        f"was sent a model of {site} that does not fit its network",
                         where=f"client {self.site}, update_beta",
                         remedy="give every site the same network",
                     )
-            client.share_models(Message(models, bag))
-        answer = client.update_beta(message)
+            client.share_models(Message(models, sent))
+        reply = client.update_beta(message)
         if not message.facts["keep"]:
             self._client_state.forget()
-        return answer
+        return reply
 
     def _differentiate(self, message: Message) -> Message:
         return self._client(message).differentiate(message)
 
     def _client(self, message: Message) -> Client:
-        """Of this run: its seed comes with every request."""
+        """The client with this run's seed, which comes with every request."""
         seeds = Seeds(int(message.facts["seed"]))
         return Client(self.site, self._data, self._trainer, seeds, self._client_state)
 
 
-class _Asked:
-    """Data that is asked for batch by batch; training and scoring are the engine's own."""
+class _BatchFunction:
+    """Data from a function of round and step; the engine itself trains and scores."""
 
     def __init__(self, site: str, batch: Callable[[int, int], Batch]) -> None:
         self._site, self._batch = site, batch
 
     def settle(self, device: torch.device) -> None:
-        """The loss moves what it is given."""
+        """Does nothing: the loss moves its batch."""
 
     def cases(self) -> Mapping[str, int]:
         return {}
@@ -144,7 +147,7 @@ class _Asked:
         self._refuse("scored")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise ConfigError(f"this site's models are {what} by its own loop", where=self._site)
+        raise ConfigError(f"the site's own loop has {what} its models", where=self._site)
 
 
 def _data(site: str, batches: Batches) -> LocalData:
@@ -156,4 +159,4 @@ def _data(site: str, batches: Batches) -> LocalData:
             where=f"site {site}",
             remedy="give a DataLoader, or a function (round, step) -> batch",
         )
-    return _Asked(site, batches)
+    return _BatchFunction(site, batches)

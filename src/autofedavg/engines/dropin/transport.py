@@ -1,7 +1,7 @@
-"""One round of somebody else's engine as the fleet that the port asks.
+"""One round of another engine as the transport below the port.
 
-Training is over when the server gets here, so `local_train` is answered from what the engine has
-gathered. Models wait for the first step on beta and go with it: one message instead of two.
+Training is over when the server gets here, so `local_train` is answered with the models that the
+engine has collected. Models go out with the first step on beta: one message instead of two.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from autofedavg.core.errors import from_outside
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.messages import Message, NoReply
 
-MODELS = "models"  # what is said of the models in a note that also carries beta
+MODELS = "models"  # the facts of the models, in a message that also carries beta
 
 
-class Carrier(Protocol):
-    """What an engine supplies: messages to sites, by the address it knows them under."""
+class Channel(Protocol):
+    """What an engine supplies: requests to sites, by the engine's addresses."""
 
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
-        """Sends each address its note; returns each one's answer, or why there is none."""
+        """Sends each address its message; returns its reply, or why there is none."""
 
 
 class DropinTransport:
-    """The fleet of one round.
+    """The transport of one round.
 
     Args:
-        carrier: the engine's.
+        channel: the engine's.
         addresses: of the sites that have trained in this round, by name.
-        trained: what the engine has gathered of each.
-        extra: what every message to a site also says.
+        trained: each site's reply to `local_train`.
+        extra: facts that every request for a step also carries.
         S: the steps of LearnAggWeight.
     """
 
     def __init__(
         self,
-        carrier: Carrier,
+        channel: Channel,
         addresses: Mapping[str, str],
         trained: Mapping[str, Message] | None = None,
         extra: Facts | None = None,
         S: int = 0,
     ) -> None:
-        self._carrier, self._addresses, self._trained = carrier, addresses, trained or {}
+        self._channel, self._addresses, self._trained = channel, addresses, trained or {}
         self._extra, self._S = extra or {}, S
-        self._bags: dict[str, Message] = {}
+        self._models: dict[str, Message] = {}  # by site: not sent yet
 
     def roster(self) -> list[Site]:
         return [Site(name, {}) for name in sorted(self._addresses)]
@@ -57,44 +57,42 @@ class DropinTransport:
         if verb == "local_train":
             return {name: self._trained[name] for name in messages}
         if verb == "share_models":
-            self._bags |= {name: self._whole(message) for name, message in messages.items()}
+            self._models |= {name: self._all_models(asked) for name, asked in messages.items()}
             return {name: Message() for name in messages}
-        sent = {
-            self._addresses[name]: self._loaded(name, message) for name, message in messages.items()
-        }
-        answers = self._carrier.ask(verb, sent, within)
-        named = {
-            name: _plain(answers.get(self._addresses[name], NoReply("no answer")))
+        sent = {self._addresses[n]: self._with_models(n, asked) for n, asked in messages.items()}
+        found = self._channel.ask(verb, sent, within)
+        replies = {
+            name: _printable(found.get(self._addresses[name], NoReply("no answer")))
             for name in messages
         }
-        for name, answer in named.items():
-            if isinstance(answer, Message):
-                self._bags.pop(name, None)
-        return named
+        for name, reply in replies.items():
+            if isinstance(reply, Message):
+                self._models.pop(name, None)
+        return replies
 
-    def _whole(self, asked: Message) -> Message:
+    def _all_models(self, asked: Message) -> Message:
         """All models of the round, also the site's own: its loop need not have kept it."""
-        bag = {
+        arrays = {
             f"{kind}/{site}": array
             for site in asked.facts["sites"]
             for kind, array in self._trained[site].arrays.items()
         }
-        return Message(bag, asked.facts)
+        return Message(arrays, asked.facts)
 
-    def _loaded(self, name: str, message: Message) -> Message:
+    def _with_models(self, name: str, message: Message) -> Message:
         if "s" not in message.facts:
             return message
         facts = {**message.facts, **self._extra}
         last = int(facts["s"]) + int(facts.get("steps", 1)) - 1
-        facts["keep"] = last < self._S  # whether the models will be needed once more
-        bag = self._bags.get(name)
-        if bag is None:
+        facts["keep"] = last < self._S  # whether a later step needs the models
+        models = self._models.get(name)
+        if models is None:
             return Message(message.arrays, facts)
-        return Message({**bag.arrays, **message.arrays}, {**facts, MODELS: bag.facts})
+        return Message({**models.arrays, **message.arrays}, {**facts, MODELS: models.facts})
 
 
-def _plain(answer: Message | NoReply) -> Message | NoReply:
-    """An answer whose words, where it is an error, can be shown."""
-    if isinstance(answer, NoReply) or "error" not in answer.facts:
-        return answer
-    return Message({}, {key: from_outside(value) for key, value in answer.facts.items()})
+def _printable(reply: Message | NoReply) -> Message | NoReply:
+    """A reply whose error, if it is one, can be shown."""
+    if isinstance(reply, NoReply) or "error" not in reply.facts:
+        return reply
+    return Message({}, {key: from_outside(value) for key, value in reply.facts.items()})

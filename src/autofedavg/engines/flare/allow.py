@@ -1,4 +1,8 @@
-"""Makes a startup kit ready for our jobs: what a site's or a server's administrator does once."""
+"""Prepares a startup kit for our jobs: what a site's or a server's administrator runs once.
+
+FLARE's default policy lets the project's administrator send code with a job, and read files below a
+kit. A prepared kit lets nobody do either.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,41 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import ConfigError, RunError
-from autofedavg.engines.flare.authorization import NO_POLICY, tightened
 from autofedavg.engines.flare.export import CONTROLLER, EXECUTOR
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 
-DOOR = "autofedavg.engines.flare.access.SiteDoor"
-DOOR_FILE = "autofedavg__p_resources.json"  # FLARE's name for more parts of a main process
+ACCESS_CHECK = "autofedavg.engines.flare.access.SiteAccessCheck"
+ACCESS_FILE = "autofedavg__p_resources.json"  # FLARE's name for more parts of a main process
+
+CODE = (
+    "byoc",
+    "server-predeployed-flwr",
+)  # code in a job, or elsewhere
+FILES = ("shell_commands", "cat", "grep", "head", "ls", "pwd", "tail")  # together, or one by one
+DENIED = (*CODE, *FILES)
+NONE = "none"
+# All other rights of FLARE 2.9. They replace a single word that grants a role every right.
+OTHERS = (
+    *("download_job", "manage_job", "operate", "view"),
+    *("submit_job", "clone_job", "list_job", "download_job_components", "get_job_log"),
+    *("abort_task", "admin_check_status", "app_command", "aux_command", "check_resources"),
+    *("deploy_app", "report_version"),
+    *("register_study", "list_studies", "show_study", "remove_study"),
+    *("add_study_site", "remove_study_site", "add_study_user", "remove_study_user"),
+)
+NO_POLICY = {"format_version": "1.0", "permissions": {"project_admin": "any"}}
+_MALFORMED = (OSError, ValueError, AttributeError, TypeError, KeyError)
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What was done to a kit.
+    """What `allow` did to a kit.
 
     Attributes:
         name: the class that is allowed there.
-        policy: the rules that were there: the kit's own, FLARE's, or none.
+        policy: the policy that was there: the kit's own, FLARE's, or none.
         roles: those that have lost the right to send code, or to read files.
-        is_site: whether it is a site's kit, and has a door now.
+        is_site: whether it is a site's kit, which now has an access check.
     """
 
     name: str
@@ -34,42 +56,42 @@ class Allowed:
 
 
 def allow(kit: Path) -> Allowed:
-    """Allows this package's part of a job in a startup kit, and nothing else that comes with one.
+    """Allows this package's part of a job in a startup kit, and no code that comes with a job.
 
-    Nobody may send code with a job, or read files below the kit. A site keeps its logs, and takes
-    messages from the server and from itself alone.
+    Nobody may send code with a job, or read files below the kit. A site does not stream its logs,
+    and accepts messages only from the server and from itself.
 
     Args:
         kit: the folder of the server's, or of a site's, startup kit.
 
     Raises:
-        ConfigError: this is no kit of a server or a site.
+        ConfigError: this is not the kit of a server or a site.
         RunError: a file of the kit cannot be read or written.
     """
     local, startup = kit / "local", kit / "startup"
     is_site = not (startup / "fed_server.json").exists()
-    if not _either(local / "resources.json") or not any(
+    if not _existing(local / "resources.json") or not any(
         (startup / name).exists() for name in ("fed_server.json", "fed_client.json")
     ):
         raise ConfigError(
-            "this is no startup kit of a server or a site",
+            "not a startup kit of a server or a site",
             where=str(kit),
             remedy="name a folder that `nvflare provision` made",
         )
     wanted = EXECUTOR if is_site else CONTROLLER
     resources = _resources(local / "resources.json", wanted)
     policy, roles, whose = _policy(local / "authorization.json")
-    with disk_errors(kit, "call it again"):
+    with disk_errors(kit, "run `autofedavg allow` again"):
         _write(local / "authorization.json", policy)
         if is_site:
-            door = {"id": "autofedavg_door", "path": DOOR, "args": {}}
-            _write(local / DOOR_FILE, {"components": [door]})
+            check = {"id": "autofedavg_access", "path": ACCESS_CHECK, "args": {}}
+            _write(local / ACCESS_FILE, {"components": [check]})
         _write(local / "resources.json", resources)
     return Allowed(wanted, whose, roles, is_site)
 
 
 def _resources(path: Path, wanted: str) -> dict[str, Any]:
-    source = _either(path) or path
+    source = _existing(path) or path
     try:
         resources: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
         allowed: list[str] = resources.get("class_allow_list") or []
@@ -78,26 +100,46 @@ def _resources(path: Path, wanted: str) -> dict[str, Any]:
             allowed.append(wanted)
         if wanted == EXECUTOR:  # a site's log names its files; FLARE would send it to the server
             resources["allow_log_streaming"] = False
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except _MALFORMED as error:
         raise _unreadable(source, error) from error
     return resources
 
 
 def _policy(path: Path) -> tuple[dict[str, Any], list[str], str]:
-    """The rules of a kit without code and files, who has lost these rights, and whose rules."""
-    source = _either(path)
+    """The kit's policy without code and files, the roles that lost these rights, and its source."""
+    source = _existing(path)
     if source is None:  # FLARE would let everybody do everything
-        return *tightened(NO_POLICY), "none"
+        return *_without_code_and_files(NO_POLICY), "none"
     try:
-        return (
-            *tightened(json.loads(source.read_text(encoding="utf-8"))),
-            "the kit's own" if source == path else "FLARE's",
-        )
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+        policy = json.loads(source.read_text(encoding="utf-8"))
+        return *_without_code_and_files(policy), "the kit's own" if source == path else "FLARE's"
+    except _MALFORMED as error:
         raise _unreadable(source, error) from error
 
 
-def _either(path: Path) -> Path | None:
+def _without_code_and_files(policy: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The content of an `authorization.json` without these rights, and the roles that had them."""
+    roles = {role: _reduced(rights) for role, rights in policy["permissions"].items()}
+    changed = [role for role, rights in policy["permissions"].items() if rights != roles[role]]
+    return {**policy, "permissions": roles}, sorted(changed)
+
+
+def _reduced(rights: Any) -> Any:
+    if isinstance(rights, dict):
+        return {right: NONE if _is_denied(right) else who for right, who in rights.items()}
+    if not isinstance(rights, str | list):
+        raise TypeError(f"rights are a table, not {type(rights).__name__}")
+    if rights == NONE:
+        return rights
+    # FLARE reads the single word before any single right, so it has to go.
+    return {**dict.fromkeys(OTHERS, rights), **dict.fromkeys((*CODE, FILES[0]), NONE)}
+
+
+def _is_denied(right: str) -> bool:
+    return " ".join(right.lower().split()) in DENIED  # as FLARE compares them
+
+
+def _existing(path: Path) -> Path | None:
     """A file of a kit, or the default that FLARE made for it."""
     default = path.with_name(f"{path.name}.default")
     return next((file for file in (path, default) if file.exists()), None)

@@ -1,10 +1,9 @@
-"""Notes as FLARE carries them.
+"""Messages as FLARE carries them: those with models as a DXO of arrays, all others as bytes.
 
-A note with a model is a DXO of weights in numpy arrays, which is what a site's own filters know;
-FLARE sends arrays in pieces and without pickle. A small note is one byte string.
-
-Both carry a digest. A filter may change arrays on their way, and FLARE's filters say so in the
-DXO's history: then the arrays are what the filter made of them, and only the values are checked.
+A site's privacy filters work on the numpy arrays of a DXO, and FLARE streams arrays in chunks, so
+models stay arrays (decision 53). The rest of such a message is in the DXO's metadata, in the
+package's own serialization. It includes a digest of the arrays. A filter may change them on
+purpose: FLARE's filters record that in the DXO's history, and then the digest does not apply.
 """
 
 from __future__ import annotations
@@ -25,113 +24,98 @@ from autofedavg.federation.serialization import (
     checked,
     decode,
     encode,
-    facts_of_text,
-    facts_text,
     refuse_changed,
     seal,
 )
 
-FACTS = "autofedavg_facts"  # in a DXO's meta
-BRAIN_FLOATS = "autofedavg_bfloat16"  # names of arrays that are bfloat16, as bits: numpy has none
-SEALS = "autofedavg_digests"  # of the values and of the arrays, as they were handed over
-LETTER = "autofedavg_note"
+MESSAGE = "autofedavg_message"  # key of the bytes, in a DXO's metadata or in a Shareable
 
 
-def as_weights(note: Message) -> Shareable:
-    """A note with models, so that filters see its arrays."""
-    arrays = {name: array.detach().cpu().contiguous() for name, array in note.arrays.items()}
-    brain = sorted(name for name, array in arrays.items() if array.dtype == torch.bfloat16)
-    # Filters of weights leave a note without any alone: it is of another kind.
+def encode_dxo(message: Message) -> Shareable:
+    """Encodes a message with models, so that filters see its arrays."""
+    arrays = {name: array.detach().cpu().contiguous() for name, array in message.arrays.items()}
+    bfloat16 = sorted(name for name, array in arrays.items() if array.dtype == torch.bfloat16)
+    header = {"facts": message.facts, "bfloat16": bfloat16, "digest": seal("", arrays)}
+    # Filters of weights skip other kinds of data.
     kind = DataKind.WEIGHTS if arrays else DataKind.METRICS
-    facts = facts_text(note.facts)
-    meta = {FACTS: facts, BRAIN_FLOATS: brain, SEALS: [seal(facts, {}), seal("", arrays)]}
+    meta = {MESSAGE: encode(Message({}, header))}
     return DXO(kind, {name: _numpy(array) for name, array in arrays.items()}, meta).to_shareable()
 
 
-def of_weights(message: object) -> Message:
-    """The note in a DXO.
+def decode_dxo(shareable: object) -> Message:
+    """Decodes what `encode_dxo` encoded.
 
     Raises:
-        WireError: there is none in it.
+        WireError: it is not a valid message.
     """
-    content = _content(message)
+    accepted = _accepted(shareable)
     try:
-        dxo = from_shareable(content)
+        dxo = from_shareable(accepted)
     except Exception as error:
-        raise WireError(f"this is no note: {_said(error)}") from error
-    meta = dxo.meta if isinstance(dxo.meta, Mapping) else {}
-    facts = facts_of_text(meta.get(FACTS))
-    brain = meta.get(BRAIN_FLOATS)
-    if not isinstance(brain, list | tuple) or not all(isinstance(name, str) for name in brain):
-        raise WireError("this is no note: the types of its arrays are not told")
-    if not isinstance(dxo.data, Mapping):
-        raise WireError("this is no note: its arrays are no table")
-    note = checked({k: _tensor(v, k in brain) for k, v in dxo.data.items() if _named(k)}, facts)
-    seals = meta.get(SEALS)
-    if not isinstance(seals, list | tuple) or len(seals) != 2:
-        raise WireError("this is no note: it carries no digests")
-    refuse_changed(seals[0], meta[FACTS], {})
+        raise WireError(f"not a valid message: {_short(error)}") from error
+    meta: Mapping[Any, Any] = dxo.meta if isinstance(dxo.meta, Mapping) else {}
+    header: Any = meta.get(MESSAGE)
+    match decode(header).facts:
+        case {"facts": dict(facts), "bfloat16": list(bfloat16), "digest": str(digest)}:
+            pass
+        case _:
+            raise WireError("not a valid message: its header is incomplete")
+    if not isinstance(dxo.data, Mapping) or not all(isinstance(name, str) for name in dxo.data):
+        raise WireError("not a valid message: its arrays have no names")
+    message = checked({k: _tensor(v, k in bfloat16) for k, v in dxo.data.items()}, facts)
     filtered = meta.get(MetaKey.FILTER_HISTORY)
     if not isinstance(filtered, list) or not filtered:
-        refuse_changed(seals[1], "", note.arrays)
-    return note
-
-
-def as_letter(note: Message) -> Shareable:
-    """A small note, as one byte string."""
-    message = Shareable()
-    message[LETTER] = encode(note)
+        refuse_changed(digest, "", message.arrays)
     return message
 
 
-def of_letter(message: object) -> Message:
-    """The note in a small message.
+def encode_bytes(message: Message) -> Shareable:
+    """Encodes a small message as one byte string."""
+    shareable = Shareable()
+    shareable[MESSAGE] = encode(message)
+    return shareable
+
+
+def decode_bytes(shareable: object) -> Message:
+    """Decodes what `encode_bytes` encoded.
 
     Raises:
-        WireError: there is none in it.
+        WireError: it is not a valid message.
     """
-    return decode(_content(message).get(LETTER))
+    return decode(_accepted(shareable).get(MESSAGE))
 
 
-def _content(message: object) -> Any:
-    """The message, if the other side says that all is well with it."""
-    if not isinstance(message, Shareable):
-        raise WireError(f"this is no note: FLARE handed over {type(message).__name__}")
+def _accepted(shareable: object) -> Any:
+    """A Shareable whose return code is OK."""
+    if not isinstance(shareable, Shareable):
+        raise WireError(f"not a valid message: FLARE delivered {type(shareable).__name__}")
     try:
-        code = message.get_return_code()
+        code = shareable.get_return_code()
     except Exception as error:
-        raise WireError(f"this is no note: its headers cannot be read ({_said(error)})") from error
+        raise WireError(f"not a valid message: unreadable headers ({_short(error)})") from error
     if code != ReturnCode.OK:
-        raise WireError(f"FLARE says {code}")
-    return message
+        raise WireError(f"FLARE returned {code}")
+    return shareable
 
 
 def _numpy(array: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor as numpy has it; bfloat16, which numpy lacks, as its bits."""
     return (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy()
 
 
-def _named(name: object) -> bool:
-    if not isinstance(name, str):
-        raise WireError("this is no note: an array has no name")
-    return True
-
-
-def _tensor(array: object, brain: bool) -> Tensor:
+def _tensor(array: object, bfloat16: bool) -> Tensor:
     if not isinstance(array, np.ndarray):
-        raise WireError(f"this is no note: {type(array).__name__} stands where an array should")
-    if brain and array.dtype != np.int16:
-        raise WireError(f"this is no note: {_kind(array)} cannot be bfloat16")
+        raise WireError(f"not a valid message: {type(array).__name__} in place of an array")
+    kind = str(array.dtype)[:80]  # the sender chooses the names of a structure's fields
+    if bfloat16 and array.dtype != np.int16:
+        raise WireError(f"not a valid message: {kind} cannot be bfloat16")
     try:
-        # What FLARE received may be read-only memory, which torch would not keep to.
+        # FLARE may deliver read-only memory, which torch would write to.
         tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise WireError(f"this is no note: an array of type {_kind(array)}") from error
-    return tensor.view(torch.bfloat16) if brain else tensor
+        raise WireError(f"not a valid message: an array of type {kind}") from error
+    return tensor.view(torch.bfloat16) if bfloat16 else tensor
 
 
-def _kind(array: np.ndarray[Any, Any]) -> str:
-    return str(array.dtype)[:80]  # the names of a structure's fields are the sender's
-
-
-def _said(error: Exception) -> str:
+def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]

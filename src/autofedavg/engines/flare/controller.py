@@ -1,4 +1,4 @@
-"""The server's side of a FLARE job: runs the row, from its last checkpoint if it has one."""
+"""The server's side of a FLARE job: runs the row, from its last checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from autofedavg.core.errors import AutoFedAvgError
-from autofedavg.engines.flare.export import JOB_FILE, text_in
+from autofedavg.engines.flare.export import JOB_FILE, read_job_text
 from autofedavg.engines.flare.transport import FlareTransport
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.server import host
 from autofedavg.experiment.selection import Paused
 
-RUNS = "autofedavg-runs"  # in the server's workspace, where no job's end removes it
+RUNS = "autofedavg-runs"  # in the server's workspace, where the end of a job does not remove it
 RUNS_VARIABLE = "AUTOFEDAVG_RUNS"
 
 
@@ -27,10 +27,10 @@ class AutoFedAvgController(Controller):  # type: ignore[misc]
     """Runs one row with one seed over the sites of this job."""
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing: all is done in `control_flow`."""
+        """Does nothing: `control_flow` does all the work."""
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is held."""
+        """Does nothing: no resource is held."""
 
     def process_result_of_unknown_task(
         self,
@@ -40,7 +40,7 @@ class AutoFedAvgController(Controller):  # type: ignore[misc]
         result: Shareable,
         fl_ctx: FLContext,
     ) -> None:
-        """An answer after its time: dropped, the site was told to be lost."""
+        """Drops a reply that came after its deadline: the site has been recorded as lost."""
         self.log_info(fl_ctx, f"{client.name} answered {task_name} too late")
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -48,19 +48,19 @@ class AutoFedAvgController(Controller):  # type: ignore[misc]
         number = fl_ctx.get_job_id()
         runs = Path(os.environ.get(RUNS_VARIABLE) or Path(workspace.get_root_dir()) / RUNS)
         try:
-            job = Job.read(text_in(Path(workspace.get_app_config_dir(number))), JOB_FILE)
+            job = Job.read(read_job_text(Path(workspace.get_app_config_dir(number))), JOB_FILE)
             try:
                 host(job, FlareTransport(self, fl_ctx, abort_signal, job.sites), runs)
             finally:
-                _hand_over(job, runs, Path(workspace.get_run_dir(number)))
-        except Paused as pause:  # on purpose: for FLARE the job is done
+                _copy_for_download(job, runs, Path(workspace.get_run_dir(number)))
+        except Paused as pause:  # on purpose: for FLARE the job is complete
             self.log_info(fl_ctx, str(pause))
         except AutoFedAvgError as error:
             self.system_panic(str(error), fl_ctx)
 
 
-def _hand_over(job: Job, runs: Path, run_dir: Path) -> None:
-    """Puts what an administrator downloads with FLARE's own command beside the job's logs."""
+def _copy_for_download(job: Job, runs: Path, run_dir: Path) -> None:
+    """Copies the run folder into the folder that `nvflare job download` fetches."""
     folder = job.folder(runs)
     if folder.is_dir():
         shutil.copytree(

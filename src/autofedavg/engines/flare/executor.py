@@ -1,4 +1,4 @@
-"""A site's side of a FLARE job: hands what arrives to the site's desk, and its answer back."""
+"""A site's side of a FLARE job: passes requests to the site's service, and its replies back."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from autofedavg.core.errors import AutoFedAvgError, from_outside
-from autofedavg.engines.flare.access import Door
-from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.export import text_in
-from autofedavg.engines.flare.pushing import VERB, WITHIN
-from autofedavg.engines.flare.transport import BY_TASK, GLANCE, IN_LETTERS, LETTERS, TOPIC
-from autofedavg.engines.remote.site import SiteService
-from autofedavg.federation.messages import Message
+from autofedavg.engines.flare.access import AccessCheck
+from autofedavg.engines.flare.codec import decode_bytes, decode_dxo, encode_bytes, encode_dxo
+from autofedavg.engines.flare.export import read_job_text
+from autofedavg.engines.flare.transport import AUX_ARRAYS, AUX_VERBS, POLL, TOPIC, VERB, WITHIN
+from autofedavg.engines.remote.site_files import SITE_FILE
+from autofedavg.engines.remote.site_service import SiteService
+from autofedavg.federation.messages import WITH_MODELS, Message
 from autofedavg.federation.serialization import WireError, not_sent
 
 log = logging.getLogger(__name__)
 
-SITE_FILE = "autofedavg.toml"  # in the `local` folder of the site's kit
-SITE_VARIABLE = "AUTOFEDAVG_SITE"  # another such file, or a folder with a <site>.toml
+SITE_VARIABLE = "AUTOFEDAVG_SITE"  # names another site file, or a folder with a <site>.toml
 
 
 class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
-    """Answers for this site; keeps its data, network and models in memory for the job."""
+    """Replies for this site; keeps its data, network and models in memory during the job."""
 
     def __init__(self) -> None:
         super().__init__()
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._selection: SiteService | None = None
+        self._service: SiteService | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
@@ -49,70 +48,69 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
-        """A note with models, as a task."""
-        if task_name not in BY_TASK:
+        """Handles a request with models, which comes as a task."""
+        if task_name not in WITH_MODELS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        return self._answer(task_name, shareable, of_weights, as_weights, fl_ctx, abort_signal)
+        return self._reply(task_name, shareable, decode_dxo, encode_dxo, fl_ctx, abort_signal)
 
     def _begin(self, fl_ctx: FLContext) -> None:
         workspace = fl_ctx.get_engine().get_workspace()
         site = fl_ctx.get_identity_name()
         try:
-            text = text_in(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())))
-            self._selection = SiteService(
-                text, site, _site_file(site, workspace.get_site_config_dir())
-            )
+            text = read_job_text(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())))
+            local = _site_file(site, workspace.get_site_config_dir())
+            self._service = SiteService(text, site, local)
         except AutoFedAvgError as error:
             self.system_panic(str(error), fl_ctx)
             return
-        # One thread does all of the site's work: what arrives in between waits for its turn, and
-        # torch sees one caller. A daemon, so that a long answer cannot keep the process alive.
-        threading.Thread(target=self._do_work, name="autofedavg-desk", daemon=True).start()
-        Door(fl_ctx.get_engine().get_cell(), TOPIC)
-        fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._read_message)
+        # One thread does all of the site's work, so torch has one caller and other requests wait.
+        # It is a daemon, so that a long computation cannot keep the process alive.
+        threading.Thread(target=self._do_work, name="autofedavg-site", daemon=True).start()
+        AccessCheck(fl_ctx.get_engine().get_cell(), TOPIC)
+        fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._handle_aux)
 
     def _do_work(self) -> None:
         while True:
             self._work.get()()
 
-    def _read_message(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """A small note, as a message; a model comes as a task, which the site's filters see."""
+    def _handle_aux(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Handles a small request. Models come as tasks only, because filters see those."""
         verb = str(request.get_header(VERB))
-        if verb not in LETTERS:
-            self.log_error(fl_ctx, f"refused: {from_outside(verb)} does not come as a message")
+        if verb not in AUX_VERBS:
+            self.log_error(fl_ctx, f"refused: {from_outside(verb)} must not be an aux message")
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         stop = fl_ctx.get_run_abort_signal() or Signal()
-        return self._answer(verb, request, _of_small_letter, as_letter, fl_ctx, stop)
+        return self._reply(verb, request, _decode_small, encode_bytes, fl_ctx, stop)
 
-    def _answer(
+    def _reply(
         self,
         verb: str,
-        message: Shareable,
-        read: Callable[[object], Message],
-        write: Callable[[Message], Shareable],
+        request: Shareable,
+        decode: Callable[[object], Message],
+        encode: Callable[[Message], Shareable],
         fl_ctx: FLContext,
         stop: Signal,
     ) -> Shareable:
-        selection = self._selection
-        if selection is None:
+        service = self._service
+        if service is None:
             return make_reply(ReturnCode.SERVICE_UNAVAILABLE)
         promise: Future[Shareable] = Future()
 
         def work() -> None:
             if not promise.set_running_or_notify_cancel():
-                return  # too late: nobody waits any more
+                return  # the caller has given up
             try:
-                promise.set_result(_written(verb, selection.answer(verb, read(message)), write))
+                promise.set_result(_encoded(verb, service.answer(verb, decode(request)), encode))
             except Exception as error:
                 promise.set_exception(error)
 
         self._work.put(work)
-        waited, within = 0.0, message.get_header(WITHIN)
+        waited, within = 0.0, request.get_header(WITHIN)
         while True:
             try:
-                return promise.result(GLANCE)
+                return promise.result(POLL)
             except TooLate:
-                waited += GLANCE
+                waited += POLL
                 if stop.triggered or (isinstance(within, int | float) and waited > within):
                     promise.cancel()
                     return make_reply(ReturnCode.TASK_ABORTED)
@@ -121,27 +119,28 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
                 return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
 
-def _of_small_letter(message: object) -> Message:
-    """The note in a small message, which holds no model."""
-    note = of_letter(message)
-    if more := note.arrays.keys() - IN_LETTERS:
-        raise WireError(f"a message with {from_outside(', '.join(sorted(more)))} in it is refused")
-    return note
+def _decode_small(request: object) -> Message:
+    """Decodes an aux message and refuses models in it."""
+    message = decode_bytes(request)
+    if more := message.arrays.keys() - AUX_ARRAYS:
+        names = from_outside(", ".join(sorted(more)))
+        raise WireError(f"an aux message must not carry the arrays {names}")
+    return message
 
 
-def _written(verb: str, answer: Message, write: Callable[[Message], Shareable]) -> Shareable:
-    """An answer as FLARE carries it, or that it cannot be."""
+def _encoded(verb: str, reply: Message, encode: Callable[[Message], Shareable]) -> Shareable:
+    """A reply as FLARE carries it, or an error that it cannot be sent."""
     try:
-        return write(answer)
+        return encode(reply)
     except Exception as error:
         log.exception("%s", verb)
-        return write(not_sent(verb, error))
+        return encode(not_sent(verb, error))
 
 
 def _site_file(site: str, folder: str) -> Path | None:
-    """The site's own file, if it has one."""
-    told = os.environ.get(SITE_VARIABLE)
-    path = Path(told) if told else Path(folder) / SITE_FILE
+    """The path of the site's own file, if it has one."""
+    chosen = os.environ.get(SITE_VARIABLE)
+    path = Path(chosen) if chosen else Path(folder) / SITE_FILE
     if path.is_dir():
         path = path / f"{site}.toml"
-    return path if told or path.exists() else None
+    return path if chosen or path.exists() else None

@@ -1,4 +1,4 @@
-"""A FLARE job: configuration and nothing else, for FLARE's own tools."""
+"""Writes a FLARE job folder: configuration only, no code."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.job import Job
+from autofedavg.federation.messages import WITH_MODELS
 
 APP = "app"
-JOB_FILE = "autofedavg_job.json"  # a file: FLARE expands braces in its own configuration
+JOB_FILE = "autofedavg_job.json"  # a file of its own: FLARE expands braces in its configuration
 CONTROLLER = "autofedavg.engines.flare.controller.AutoFedAvgController"
 EXECUTOR = "autofedavg.engines.flare.executor.AutoFedAvgExecutor"
-TASKS = ("differentiate", "evaluate", "local_train", "share_models", "validate_local")
-FETCH_EVERY = 0.1  # seconds between a site's looks for a task
+FETCH_EVERY = 0.1  # seconds between a site's requests for a task
 
-# Limits of FLARE's that a job may set, all told, none left to a default of minutes.
+# Every time limit that a job may set: FLARE's defaults are minutes.
 TIMES = {
     "np_streaming_per_request_timeout": 60.0,
     "np_min_download_timeout": 600.0,
@@ -29,13 +29,20 @@ TIMES = {
     "max_runner_sync_timeout": 300.0,
     "end_run_readiness_timeout": 10.0,
 }
+_COMMON: dict[str, Any] = {
+    "format_version": 2,
+    "task_data_filters": [],
+    "task_result_filters": [],
+    "components": [],
+    **TIMES,
+}
 
 
 def export(job: Job, out: Path) -> Path:
     """Writes the job folder.
 
     Args:
-        job: what is to run.
+        job: the run.
         out: a new or empty folder.
 
     Returns:
@@ -45,15 +52,27 @@ def export(job: Job, out: Path) -> Path:
         raise ConfigError("the folder is not empty", where=str(out), remedy="give a new one")
     config = out / APP / "config"
     config.mkdir(parents=True)
-    _write(out / "meta.json", _meta(job))
-    _write(config / "config_fed_server.json", _server())
-    _write(config / "config_fed_client.json", _client())
+    meta = {
+        "name": f"{job.study}-{job.row.name}-seed-{job.seed}",
+        "resource_spec": {},
+        "min_clients": job.enough,
+        "deploy_map": {APP: ["server", *job.sites]},
+    }
+    server = {
+        "server": {"task_request_interval": FETCH_EVERY},
+        "workflows": [{"id": "autofedavg", "path": CONTROLLER, "args": {}}],
+    }
+    executor = {"tasks": sorted(WITH_MODELS), "executor": {"path": EXECUTOR, "args": {}}}
+    client = {"default_task_fetch_interval": FETCH_EVERY, "executors": [executor]}
+    _write(out / "meta.json", meta)
+    _write(config / "config_fed_server.json", _COMMON | server)
+    _write(config / "config_fed_client.json", _COMMON | client)
     (config / JOB_FILE).write_text(job.text())
     return out
 
 
-def text_in(config: Path) -> str:
-    """The job's text in the configuration folder of a deployed app."""
+def read_job_text(config: Path) -> str:
+    """Reads the job's text from the configuration folder of a deployed app."""
     path = config / JOB_FILE
     try:
         return path.read_text()
@@ -63,39 +82,6 @@ def text_in(config: Path) -> str:
             where=path.name,
             remedy="make the job with `autofedavg export flare`",
         ) from error
-
-
-def _meta(job: Job) -> dict[str, Any]:
-    return {
-        "name": f"{job.study}-{job.row.name}-seed-{job.seed}",
-        "resource_spec": {},
-        "min_clients": job.enough,
-        "deploy_map": {APP: ["server", *job.sites]},
-    }
-
-
-def _server() -> dict[str, Any]:
-    return {
-        "format_version": 2,
-        "server": {"task_request_interval": FETCH_EVERY},
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
-        "workflows": [{"id": "autofedavg", "path": CONTROLLER, "args": {}}],
-        **TIMES,
-    }
-
-
-def _client() -> dict[str, Any]:
-    return {
-        "format_version": 2,
-        "default_task_fetch_interval": FETCH_EVERY,
-        "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
-        **TIMES,
-    }
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

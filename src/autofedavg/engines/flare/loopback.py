@@ -16,25 +16,25 @@ from typing import Any
 
 from autofedavg.core.errors import RunError, missing_extra
 from autofedavg.engines.flare.export import export
-from autofedavg.engines.flare.provisioning import ADMIN, Kits, furnish, provision
+from autofedavg.engines.flare.provisioning import ADMIN, prepare_kits, provision
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.processes import Guard, free_port
+from autofedavg.engines.remote.processes import ProcessGuard, free_port
 
-PATIENCE = 120.0  # seconds for server and sites to find each other
+START_TIMEOUT = 120.0  # seconds for the sites to connect to the server
 TICK = 0.2
-LOOK_EVERY = 0.5  # seconds between questions to the server
-BEAT = 2.0  # seconds between a site's heartbeats
-HERE = Path(__file__).parent
+POLL = 0.5  # seconds between requests to the server
+HEARTBEAT = 2.0  # seconds between a site's heartbeats
+ADMIN_SCRIPT = Path(__file__).with_name("admin.py")
 
 
 class Loopback:
     """Server and sites on 127.0.0.1; a context manager that leaves no process behind.
 
     Args:
-        sites: their names, which become their certificates' names.
+        sites: their names, which become the names of their certificates.
         site_files: each site's own file, where it has one.
         runs: where the server writes run folders.
-        scratch: an empty folder to live in.
+        scratch: an empty folder for kits and logs.
     """
 
     def __init__(
@@ -45,12 +45,21 @@ class Loopback:
         self.sites, self.runs, self.scratch = tuple(sites), runs.absolute(), scratch.absolute()
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
-        self.kits: Kits = provision(self.sites, self.port, self.scratch / "project")
-        furnish(self.kits, site_files, self.sites)
+        self.kits = provision(self.sites, self.port, self.scratch / "project")
+        prepare_kits(self.kits, site_files, self.sites)
         self._jobs = 0
         self._pids: dict[str, int] = {}
-        self._guard = Guard()
-        self._herald = _script(HERE / "admin.py", [ADMIN, str(self.kits.admin)], self.scratch)
+        self._guard = ProcessGuard()
+        with (self.scratch / "admin.log").open("ab") as log:
+            self._admin = subprocess.Popen(  # noqa: S603 - our own script
+                [sys.executable, str(ADMIN_SCRIPT), ADMIN, str(self.kits.admin)],
+                cwd=self.scratch,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         try:
             for name in ("server", *self.sites):
                 self.start(name)
@@ -59,39 +68,39 @@ class Loopback:
             raise
 
     def run(self, job: Job, tick: Callable[[], None]) -> None:
-        """Submits one job and returns when it is over, however it went.
+        """Submits one job and returns when it has ended, whatever its outcome.
 
         Raises:
             RunError: it cannot be submitted.
         """
         self._jobs += 1
-        self.carry_out(export(job, self.scratch / "submitted" / f"job-{self._jobs}"), tick)
+        self.run_folder(export(job, self.scratch / "submitted" / f"job-{self._jobs}"), tick)
 
-    def carry_out(self, folder: Path, tick: Callable[[], None]) -> str:
+    def run_folder(self, folder: Path, tick: Callable[[], None]) -> str:
         """Submits a job folder and waits for its end.
 
         Returns:
-            What FLARE says of it; nothing where the server died.
+            FLARE's final status of the job; empty if the server died.
 
         Raises:
             RunError: it cannot be submitted.
         """
         try:
-            self._revive()
-            self._gather(tick)
-            answer = self._ask({"submit": str(folder)}, tick)
-            if "job" not in answer:
-                raise self._error("the job was not accepted", answer)
+            self._restart_dead()
+            self._await_sites(tick)
+            reply = self._ask({"submit": str(folder)}, tick)
+            if "job" not in reply:
+                raise self._error("the job was not accepted", reply)
             server = self._pids["server"]
             while _alive(server):
-                status: str = self._ask({"job": answer["job"]}, tick).get("status", "")
+                status: str = self._ask({"job": reply["job"]}, tick).get("status", "")
                 if status.startswith("FINISHED"):
                     return status
-                self._revive()
-                _wait(LOOK_EVERY, tick)
-            self._guard.sweep()  # the job's own process would write on for a while
+                self._restart_dead()
+                _wait(POLL, tick)
+            self._guard.sweep()  # the job's own process would continue to write for a while
         except (KeyboardInterrupt, SystemExit):
-            self.close()  # before anybody else touches the run folder
+            self.close()  # before the caller touches the run folder
             raise
         return ""
 
@@ -99,14 +108,14 @@ class Loopback:
         """Starts the server or a site that is not running."""
         kit = self.kits.server if name == "server" else self.kits.site(name)
         role = "server" if name == "server" else "client"
-        told = ["secure_train=true", "org=autofedavg", "config_folder=config"]
+        settings = ["secure_train=true", "org=autofedavg", "config_folder=config"]
         if name != "server":
-            told += [f"uid={name}", f"heart_beat_interval={BEAT:g}"]
+            settings += [f"uid={name}", f"heart_beat_interval={HEARTBEAT:g}"]
         module = f"nvflare.private.fed.app.{role}.{role}_train"
         self._pids[name] = self._guard.start(
             [
                 *(sys.executable, "-u", "-m", module, "-m", str(kit)),
-                *("-s", f"fed_{role}.json", "--set", *told),
+                *("-s", f"fed_{role}.json", "--set", *settings),
             ],
             {"AUTOFEDAVG_RUNS": str(self.runs)},
             self.scratch / f"{name}.log",
@@ -118,14 +127,13 @@ class Loopback:
         return self._pids[name]
 
     def close(self) -> None:
-        """Ends every process there is; may be called again."""
-        if self._herald.stdin:
+        """Ends all processes; may be called again."""
+        self._admin.kill()
+        self._admin.wait()
+        for pipe in (self._admin.stdin, self._admin.stdout):
             with contextlib.suppress(OSError):
-                self._herald.stdin.close()
-        self._herald.kill()
-        self._herald.wait()
-        if self._herald.stdout:
-            self._herald.stdout.close()
+                if pipe:
+                    pipe.close()
         self._guard.close()
 
     def __enter__(self) -> Loopback:
@@ -134,72 +142,53 @@ class Loopback:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _revive(self) -> None:
-        """Starts again what has died, as FLARE's own start script does."""
+    def _restart_dead(self) -> None:
+        """Restarts processes that have died, as FLARE's own start script does."""
         for name, pid in self._pids.items():
             if not _alive(pid):
                 self.start(name)
 
-    def _gather(self, tick: Callable[[], None]) -> None:
-        """Waits until the server knows the sites."""
-        until = time.monotonic() + PATIENCE
-        answer: dict[str, Any] = {}
+    def _await_sites(self, tick: Callable[[], None]) -> None:
+        """Waits until all sites are connected to the server."""
+        until = time.monotonic() + START_TIMEOUT
+        reply: dict[str, Any] = {}
         while time.monotonic() < until:
-            answer = self._ask({"sites": True}, tick)
-            if set(self.sites) <= set(answer.get("sites", ())):
+            reply = self._ask({"sites": True}, tick)
+            if set(self.sites) <= set(reply.get("sites", ())):
                 return
-            self._revive()
-            _wait(LOOK_EVERY, tick)
-        raise self._error(f"server and sites did not meet within {PATIENCE:g} s", answer)
+            self._restart_dead()
+            _wait(POLL, tick)
+        raise self._error(f"the sites did not connect within {START_TIMEOUT:g} s", reply)
 
-    def _ask(self, what: Mapping[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
-        """What the administrator's process says; an error is an answer too."""
-        answer: dict[str, Any] = json.loads(_exchange(self._herald, what, tick) or "{}")
-        return answer
+    def _ask(self, request: Mapping[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
+        """Sends the administrator's process a request; empty if that process has ended."""
+        requests, replies = self._admin.stdin, self._admin.stdout
+        if requests is None or replies is None:
+            return {}
+        try:
+            requests.write(json.dumps(request) + "\n")
+            requests.flush()
+        except OSError:
+            return {}
+        while not select.select([replies], [], [], TICK)[0]:
+            tick()
+        reply: dict[str, Any] = json.loads(replies.readline() or "{}")
+        return reply
 
-    def _error(self, what: str, answer: Mapping[str, Any]) -> RunError:
-        said = answer.get("error") or f"it knows the sites {answer.get('sites', [])}"
+    def _error(self, what: str, reply: Mapping[str, Any]) -> RunError:
+        cause = reply.get("error") or f"connected: {', '.join(reply.get('sites', ())) or 'none'}"
         return RunError(
-            f"{what} ({said})", where="FLARE", remedy=f"look at the logs in {self.scratch}"
+            f"{what} ({cause})", where="FLARE", remedy=f"see the logs in {self.scratch}"
         )
 
 
 def _alive(pid: int) -> bool:
-    """Whether there is such a process; its guard reaps the dead at once."""
+    """Whether a process exists; its guard reaps dead ones at once."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     return True
-
-
-def _script(path: Path, arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
-    with (folder / f"{path.stem}.log").open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, str(path), *arguments],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-
-
-def _exchange(
-    script: subprocess.Popen[str], what: Mapping[str, Any], tick: Callable[[], None] | None = None
-) -> str:
-    """Sends a script one line and waits for its answer."""
-    if script.stdin is None or script.stdout is None:
-        raise RunError("the process has no pipes", where="FLARE")
-    try:
-        script.stdin.write(json.dumps(what) + "\n")
-        script.stdin.flush()
-    except OSError:
-        return ""
-    while tick and not select.select([script.stdout], [], [], TICK)[0]:
-        tick()
-    return script.stdout.readline()
 
 
 def _wait(seconds: float, tick: Callable[[], None]) -> None:

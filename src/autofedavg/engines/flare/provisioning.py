@@ -13,15 +13,15 @@ from typing import Any
 
 from autofedavg.core.errors import RunError
 from autofedavg.engines.flare.allow import allow
+from autofedavg.engines.remote.site_files import SITE_FILE
 
 PROJECT, SERVER, ADMIN = "autofedavg", "localhost", "admin@autofedavg.org"
-SITE_FILE = "autofedavg.toml"
-HEARTBEATS = 20.0  # seconds without one after which the server gives a site up
+HEARTBEAT_TIMEOUT = 20.0  # seconds without a heartbeat after which the server drops a site
 
 
 @dataclass(frozen=True)
-class Kits:
-    """Where the kits lie."""
+class StartupKits:
+    """Where the kits are."""
 
     home: Path
 
@@ -37,13 +37,13 @@ class Kits:
         return self.home / name
 
 
-def provision(sites: Sequence[str], port: int, folder: Path) -> Kits:
-    """Makes a project of mutual TLS whose server listens on this machine alone.
+def provision(sites: Sequence[str], port: int, folder: Path) -> StartupKits:
+    """Makes a project with mutual TLS whose server listens on this machine alone.
 
-    FLARE binds to 127.0.0.1, and to nothing else, where the server's name is localhost.
+    FLARE binds to 127.0.0.1 only if the server's name is localhost.
     """
     folder.mkdir(parents=True)
-    (folder / "project.yml").write_text(json.dumps(_project(sites, port)))  # YAML reads JSON
+    (folder / "project.yml").write_text(json.dumps(_project(sites, port)))  # YAML includes JSON
     command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "made"]
     done = subprocess.run(  # noqa: S603 - FLARE's own command
         [*command, "--force"], cwd=folder, capture_output=True, text=True, check=False
@@ -53,16 +53,17 @@ def provision(sites: Sequence[str], port: int, folder: Path) -> Kits:
         raise RunError(
             f"nvflare provision failed:\n{done.stdout}{done.stderr}",
             where=str(folder),
-            remedy="site names may hold letters, digits, dots and dashes",
+            remedy="site names may contain letters, digits, dots and dashes",
         )
-    return Kits(homes[-1])
+    return StartupKits(homes[-1])
 
 
-def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
-    """What administrators do to their kits: our class on the allow list, and a site's file."""
+def prepare_kits(kits: StartupKits, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
+    """Does what administrators do to their kits: runs `allow`, and adds each site's file."""
     allow(kits.server)
-    resources = _resources(kits.server)
-    resources["servers"][0]["heart_beat_timeout"] = HEARTBEATS
+    path = kits.server / "local" / "resources.json"
+    resources: dict[str, Any] = json.loads(path.read_text())
+    resources["servers"][0]["heart_beat_timeout"] = HEARTBEAT_TIMEOUT
     storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
     storage["root_dir"] = str(kits.server / "snapshots")
     for part in resources["components"]:
@@ -70,7 +71,7 @@ def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) ->
             part["args"]["uri_root"] = str(kits.server / "jobs")
         elif part["id"] == "job_scheduler":
             part["args"] |= {"min_schedule_interval": 1.0, "max_schedule_interval": 2.0}
-    _save(kits.server, resources)
+    path.write_text(json.dumps(resources, indent=1))
     for name in sites:
         allow(kits.site(name))
         if name in site_files:
@@ -78,7 +79,8 @@ def furnish(kits: Kits, site_files: Mapping[str, Path], sites: Sequence[str]) ->
 
 
 def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
-    org = "autofedavg"
+    org, parts = "autofedavg", "nvflare.lighter.impl"
+    files = {"config_folder": "config", "scheme": "http"}
     return {
         "api_version": 3,
         "name": PROJECT,
@@ -90,24 +92,12 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
         ],
         "builders": [
             {
-                "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
+                "path": f"{parts}.workspace.WorkspaceBuilder",
                 "args": {"template_file": ["master_template.yml"]},
             },
-            # Not tcp: there, a stranger who connects and says nothing keeps everybody else out.
-            {
-                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "http"},
-            },
-            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
-            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
+            # Not tcp: there, a stranger who connects and stays silent blocks all other sites.
+            {"path": f"{parts}.static_file.StaticFileBuilder", "args": files},
+            {"path": f"{parts}.cert.CertBuilder"},
+            {"path": f"{parts}.signature.SignatureBuilder"},
         ],
     }
-
-
-def _resources(kit: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((kit / "local" / "resources.json").read_text())
-    return content
-
-
-def _save(kit: Path, resources: dict[str, Any]) -> None:
-    (kit / "local" / "resources.json").write_text(json.dumps(resources, indent=1))

@@ -1,11 +1,12 @@
-"""The server's side of a FLARE job: asks sites, waits no longer than told, and decides nothing."""
+"""The server's side of a FLARE job: sends requests to sites and waits for their replies."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nvflare.apis.controller_spec import Task
@@ -18,28 +19,28 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message as CellMessage
 
 from autofedavg.core.errors import RunError
-from autofedavg.engines.flare.codec import as_letter, as_weights, of_letter, of_weights
-from autofedavg.engines.flare.export import TASKS
-from autofedavg.engines.flare.pushing import WITHIN, answer, push
-from autofedavg.federation.messages import Message, NoReply
+from autofedavg.engines.flare.codec import decode_bytes, decode_dxo, encode_bytes, encode_dxo
+from autofedavg.federation.messages import KNOWN, WITH_MODELS, Message, NoReply
+from autofedavg.federation.serialization import WireError
 from autofedavg.federation.waiting import Patience
 
 TOPIC = "autofedavg"
-BY_TASK = frozenset(TASKS)  # what may carry a model: the others are small
-LETTERS = frozenset({"hello", "update_beta", "class_counts"})  # these others
-IN_LETTERS = frozenset({"beta"})  # the arrays that they may carry
-GLANCE = 0.25  # seconds between looks at whether the job was stopped or a site lost
-LOOK_EVERY = 3.0  # seconds between looks at whether a site that owes an answer is still there
+VERB, WITHIN = "autofedavg_verb", "autofedavg_within"  # headers of a request
+AUX_VERBS = frozenset({"hello", *KNOWN}) - WITH_MODELS  # sent as aux messages, not as tasks
+AUX_ARRAYS = frozenset({"beta"})  # the only arrays in an aux message
+POLL = 0.25  # seconds between checks whether the job was stopped
+LOOK_EVERY = 3.0  # seconds between checks whether sites that owe a reply are still connected
 PING = 2.0  # seconds
+NO_LIMIT = 30 * 24 * 3600.0  # seconds: FLARE's timeout for a request without a deadline
 
 
 class FlareTransport:
-    """Carries notes between this job's Controller and the Executors of its sites.
+    """Carries messages between this job's Controller and the Executors of its sites.
 
     Args:
         controller: the job's.
-        context: of FLARE, for all that is sent.
-        stopped: FLARE's sign that the job was stopped.
+        context: FLARE's context of the job.
+        stopped: FLARE's signal that the job was stopped.
         wanted: the sites of the job, connected or not.
     """
 
@@ -55,68 +56,68 @@ class FlareTransport:
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> dict[str, Message | NoReply]:
-        """Sends each named site its note; returns each one's answer, or why there is none.
+        """Sends each site its message; returns each site's reply, or why there is none.
 
         Raises:
             RunError: the job was stopped.
         """
-        here = self._joined()
-        answers: dict[str, Message | NoReply] = {
-            name: NoReply("is not in this job") for name in messages if name not in here
+        joined = {client.name for client in self._engine.get_clients()}
+        replies: dict[str, Message | NoReply] = {
+            name: NoReply("is not in this job") for name in messages if name not in joined
         }
-        asked = {name: note for name, note in messages.items() if name in here}
-        carry = self._by_tasks if verb in BY_TASK else self._by_messages
-        answers |= carry(verb, asked, within)
+        asked = {name: message for name, message in messages.items() if name in joined}
+        if verb in WITH_MODELS:
+            replies |= self._ask_by_tasks(verb, asked, within)
+        else:
+            found = send_aux(self._context, TOPIC, verb, asked, within, encode_bytes)
+            replies |= {name: reply_in(found.get(name), decode_bytes, within) for name in asked}
         if self._stopped.triggered:
             raise _stopped()
-        return answers
+        return replies
 
     def waiting(self) -> set[str]:
-        """Sites that are connected and that this job cannot reach: only a new job would.
+        """Sites that are connected but outside this job; only a new job can reach them.
 
-        FLARE never hands a running job to a site that comes late or comes back.
+        FLARE never gives a running job to a site that connects late or reconnects.
         """
         return self._without_job(self._wanted)
 
     def present(self) -> set[str] | None:
-        """Sites whose job's process is connected to the server now.
+        """Sites whose job process is connected to the server now; None where that is unknown.
 
-        Told by the server's main process, which knows at once when a connection ends; FLARE's own
-        heartbeats take minutes.
+        The server's main process notices a lost connection at once. FLARE's own heartbeats take
+        minutes.
         """
         try:
-            here = self._connected_to([FQCN.ROOT_SERVER]).get(FQCN.ROOT_SERVER)
+            peers = self._peers([FQCN.ROOT_SERVER]).get(FQCN.ROOT_SERVER)
         except RunError:
             return None
-        return None if here is None else {n for n in self._wanted if self._worker(n) in here}
-
-    def _joined(self) -> set[str]:
-        return {client.name for client in self._engine.get_clients()}
+        return None if peers is None else {n for n in self._wanted if self._job_cell(n) in peers}
 
     def _without_job(self, names: Iterable[str]) -> set[str]:
-        """Those whose main process is connected to the server but has no process of this job.
+        """Sites whose main process is connected to the server but runs no process of this job.
 
-        A site that is busy, paused or cut off is not among them. FLARE's own simulator has no
-        main processes, so there is never any.
+        A site that is busy, paused or cut off is not among them. FLARE's own simulator has no main
+        processes, so there the set is empty.
         """
-        address = {self._address(name): name for name in names}
+        sites = {self._main_cell(name): name for name in names}
         return {
-            address[main]
-            for main, here in self._connected_to(address).items()
-            if self._worker(address[main]) not in here
+            sites[cell]
+            for cell, peers in self._peers(sites).items()
+            if self._job_cell(sites[cell]) not in peers
         }
 
-    def _address(self, name: str) -> str:
-        """A site's main process."""
+    def _main_cell(self, name: str) -> str:
+        """The address of a site's main process."""
         known = {client.name: client.get_fqcn() for client in self._engine.get_clients()}
         return str(known.get(name, name))
 
-    def _worker(self, name: str) -> str:
-        """A site's process of this job."""
-        return str(FQCN.join([self._address(name), self._context.get_job_id()]))
+    def _job_cell(self, name: str) -> str:
+        """The address of a site's process of this job."""
+        return str(FQCN.join([self._main_cell(name), self._context.get_job_id()]))
 
-    def _connected_to(self, addresses: Iterable[str]) -> dict[str, list[str]]:
-        """Which processes are connected to each of these, as far as it says so.
+    def _peers(self, addresses: Iterable[str]) -> dict[str, list[str]]:
+        """The processes connected to each of these, for those that reply.
 
         Raises:
             RunError: the job was stopped.
@@ -133,7 +134,7 @@ class FlareTransport:
                 timeout=PING,
                 optional=True,
             )
-        except RuntimeError as error:  # its server's main process has died
+        except RuntimeError as error:  # the server's main process has died
             raise _stopped() from error
         return {
             address: reply.payload
@@ -142,17 +143,10 @@ class FlareTransport:
             and isinstance(reply.payload, list)
         }
 
-    def _by_messages(
+    def _ask_by_tasks(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> dict[str, Message | NoReply]:
-        """Small notes: pushed, and answered at once."""
-        replies = push(self._context, TOPIC, verb, messages, within, as_letter)
-        return {name: answer(replies.get(name), of_letter, within) for name in messages}
-
-    def _by_tasks(
-        self, verb: str, messages: Mapping[str, Message], within: float | None
-    ) -> dict[str, Message | NoReply]:
-        """Notes with models: each site fetches its task, and its own filters see it."""
+        """Sends messages with models: each site fetches its task, and its filters see it."""
         started = time.monotonic()
         results: dict[str, object] = {}
         news = threading.Condition()
@@ -163,53 +157,104 @@ class FlareTransport:
                 client_task.result = None
                 news.notify_all()
 
-        tasks = {}
-        ready: dict[int, Shareable] = {}
-        for name, note in messages.items():
-            if id(note) not in ready:  # FLARE copies what it writes into
-                ready[id(note)] = message = as_weights(note)
-                message.set_header(WITHIN, within)
+        tasks: dict[str, Task] = {}
+        encoded: dict[int, Shareable] = {}
+        for name, message in messages.items():
+            if id(message) not in encoded:  # FLARE copies what it writes to
+                encoded[id(message)] = data = encode_dxo(message)
+                data.set_header(WITHIN, within)
             tasks[name] = Task(
                 name=verb,
-                data=ready[id(note)],
+                data=encoded[id(message)],
                 timeout=math.ceil(within) + 1 if within else 0,
                 result_received_cb=arrived,
             )
             self._controller.send(task=tasks[name], fl_ctx=self._context, targets=[name])
-        gone: set[str] = set()
+        lost: set[str] = set()
         look, patience = started + LOOK_EVERY, Patience(verb, started)
         while not self._stopped.triggered:
             with news:
-                open_still = [name for name in tasks if name not in results and name not in gone]
+                pending = [name for name in tasks if name not in results and name not in lost]
                 left = math.inf if within is None else started + within - time.monotonic()
-                if not open_still or left <= 0:
+                if not pending or left <= 0:
                     break
-                news.wait(min(left, GLANCE))
-            patience.look(open_still)
+                news.wait(min(left, POLL))
+            patience.look(pending)
             if time.monotonic() > look:
-                gone |= self._lost_among(open_still)
+                lost |= self._lost_among(pending)
                 look = time.monotonic() + LOOK_EVERY
         with news:
-            arrived_all = dict(results)
+            found = dict(results)
         for name, task in tasks.items():
-            if name not in arrived_all:
+            if name not in found:
                 self._controller.cancel_task(task)
         return {
             name: NoReply("its part of the job has ended")
-            if name in gone and name not in arrived_all
-            else answer(arrived_all.get(name), of_weights, within)
+            if name in lost and name not in found
+            else reply_in(found.get(name), decode_dxo, within)
             for name in tasks
         }
 
     def _lost_among(self, names: Iterable[str]) -> set[str]:
-        """Those that cannot answer any more: waiting for them would be in vain."""
+        """Sites that can no longer reply."""
         dead = {name for name in names if self._controller.get_client_disconnect_time(name)}
         return dead | self._without_job(names)
+
+
+def send_aux(
+    context: FLContext,
+    topic: str,
+    verb: str,
+    messages: Mapping[str, Message],
+    within: float | None,
+    encode: Callable[[Message], Shareable],
+) -> dict[str, object]:
+    """Sends each site its message as an aux message; returns the replies that came back.
+
+    FLARE's way to send different messages at once (multicast_aux_requests) fails in 2.9.0. So sites
+    with the same message, usually all of them, are asked together.
+    """
+    engine = context.get_engine()
+    groups: dict[int, list[str]] = {}
+    for name, message in messages.items():
+        groups.setdefault(id(message), []).append(name)
+
+    def send(names: Sequence[str]) -> Mapping[str, object]:
+        request = encode(messages[names[0]])
+        request.set_header(VERB, verb)
+        request.set_header(WITHIN, within)
+        replies: Mapping[str, object] | None = engine.send_aux_request(
+            targets=list(names),
+            topic=topic,
+            request=request,
+            timeout=within or NO_LIMIT,
+            fl_ctx=context,
+            optional=True,
+        )
+        return replies or {}
+
+    found: dict[str, object] = {}
+    with ThreadPoolExecutor(max_workers=max(1, len(groups))) as pool:
+        for replies in pool.map(send, groups.values()):
+            found |= replies
+    return found
+
+
+def reply_in(
+    shareable: object, decode: Callable[[object], Message], within: float | None
+) -> Message | NoReply:
+    """The message in a reply, or why there is none."""
+    if shareable is None:
+        return NoReply("no answer" if within is None else f"no answer within {within:g} s")
+    try:
+        return decode(shareable)
+    except WireError as error:
+        return NoReply(str(error))
 
 
 def _stopped() -> RunError:
     return RunError(
         "the job was stopped",
         where="FLARE",
-        remedy="submit it again: it goes on from the last round",
+        remedy="submit it again: it resumes after the last round",
     )

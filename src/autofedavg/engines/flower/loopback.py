@@ -20,7 +20,7 @@ from autofedavg.core.errors import RunError, missing_extra
 from autofedavg.engines.flower.control import CONNECTION, Control, Outcome, command
 from autofedavg.engines.flower.export import RUNS, export, quoted
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.processes import Guard, free_port
+from autofedavg.engines.remote.processes import ProcessGuard, free_port
 
 HOST = "127.0.0.1"
 TICK = 0.2
@@ -63,7 +63,7 @@ class Loopback:
     def __post_init__(self) -> None:
         if find_spec("flwr") is None:
             raise missing_extra("flower", "flwr")
-        self._guard = Guard()
+        self._guard = ProcessGuard()
         try:
             self._start_superlink()
             for site in self.sites:

@@ -1,4 +1,1 @@
-"""What every real engine shares: jobs, the server's side of them and a site's side of them.
-
-An engine's own room only carries notes between the two.
-"""
+"""Jobs on real engines, without the engine: the job itself, the server's side, a site's side."""

@@ -1,4 +1,4 @@
-"""One row with one seed, as it is sent to a real engine: settings, never code, data or paths."""
+"""One row with one seed as it is sent to a real engine: settings, never code, data or paths."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ class Job:
 
     Attributes:
         study: the study's name, a folder at the server.
-        row: the row, resolved; its paths are empty: each site has its own.
+        row: the row, resolved; its paths are empty, because each site has its own.
         seed: of the run.
-        sites: who takes part, by the names the engine knows them by.
+        sites: the names by which the engine knows the sites.
         network: a digest of the network's names and shapes.
         wait: seconds the server waits for the sites to join.
-        threads: of every site's computation, as far as the site's own file says nothing; None for
-            all cores.
-        supervised: whether somebody starts the job anew where it ends early.
+        threads: of every site, unless the site's own file sets them; None for all cores.
+        supervised: whether a supervisor restarts the job if it ends early.
     """
 
     study: str
@@ -67,11 +66,11 @@ class Job:
 
     @property
     def enough(self) -> int:
-        """How many sites there must be for a run to go on."""
+        """How many sites a resumed run needs."""
         return self.row.exchange.least(self.row.general.quorum, len(self.sites))
 
     def folder(self, runs: Path) -> Path:
-        """Where the server has the run."""
+        """The run's folder at the server."""
         fold = getattr(self.row.task, "fold", None) if self.row.folds else None
         return run_path(runs / self.study, self.row.name, self.seed, fold)
 
@@ -96,14 +95,14 @@ class Job:
 
     @classmethod
     def read(cls, text: str, where: str) -> Job:
-        """The job in a text.
+        """Reads a job from its text.
 
         Args:
-            text: as `text` makes it.
+            text: from `text`.
             where: named in errors.
 
         Raises:
-            ConfigError: it is no job, or one that this version cannot read.
+            ConfigError: it is not a job, or one of another version.
         """
         try:
             content: dict[str, Any] = json.loads(text)
@@ -118,7 +117,7 @@ class Job:
             row = parse_run(content["row"], where)
             if row.values() != without_paths(row):
                 raise ConfigError(
-                    "the job names a path, and paths are the sites' own",
+                    "the job names a path, and only sites may set paths",
                     where=where,
                     remedy="make it with `autofedavg export`",
                 )
@@ -135,11 +134,13 @@ class Job:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
-                f"this is no job ({error})", where=where, remedy="make it with `autofedavg export`"
+                f"not a valid job ({error})",
+                where=where,
+                remedy="make it with `autofedavg export`",
             ) from error
 
 
 def without_paths(row: RunConfig) -> Values:
-    """A row's values as they may be sent: where data lies is each site's own."""
+    """A row's values without the task's paths, which are each site's own."""
     values = row.values()
     return {**values, "task": {**values["task"], **dict.fromkeys(row.task.paths, "")}}

@@ -1,12 +1,13 @@
-"""The sites of a job: who joins it, what each says of its data, and how they are asked then."""
+"""The sites of a job: how they join it, what each says of its data, and how requests reach them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,19 +20,28 @@ from autofedavg.core.errors import (
     from_outside,
 )
 from autofedavg.core.site import Site
-from autofedavg.engines.remote.attendance import GONE, Attendance, Connected
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.site import DATA, data_digest
+from autofedavg.engines.remote.site_service import DATA, DIGESTS, data_digest
 from autofedavg.federation.messages import Message, NoReply
 
 log = logging.getLogger(__name__)
 
-LOOK = 30.0  # seconds one "hello" may take; a site that is still preparing is asked again
-PAUSE = 0.5
+HELLO = 30.0  # seconds one "hello" may take; the server asks a site that is still preparing again
+PAUSE = 0.5  # seconds between two rounds of "hello"
+LOOK_EVERY = 1.0  # seconds between two looks at the connections
+LOG_EVERY = 30.0  # seconds after which the log repeats which sites are missing
+LEFT = "had joined and is gone"
 SPLITS = ("train", "validation", "test", "holdout")
 MOST_CASES = 10**9
 
 Said = dict[str, dict[str, Any]]  # by site: its cases, its versions, digests of its data
+
+
+class Connected(Protocol):
+    """What an engine knows of connections."""
+
+    def present(self) -> set[str] | None:
+        """Sites whose part of this job is connected now; None where that is unknown."""
 
 
 class RemoteTransport(Connected, Protocol):
@@ -42,18 +52,18 @@ class RemoteTransport(Connected, Protocol):
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
-        """Sends each named site its note; its answer, or why there is none."""
+        """Sends each site its message; returns its reply, or why there is none."""
 
     def waiting(self) -> set[str]:
-        """Sites that are connected and that this job cannot reach: only a new job would."""
+        """Sites that are connected but outside this job; only a new job can reach them."""
 
 
 @dataclass
-class Joined:
-    """A remote fleet whose sites are known.
+class JoinedSites:
+    """A transport whose sites have joined.
 
-    Every request says what data the sites joined with, so that one which comes back with other data
-    refuses. What sites say of their errors is their word alone: shortened, and without more.
+    Every request says with which data the sites joined, so that a site that returns with other data
+    refuses. A site's error text is not trusted: it is shortened, and all else is dropped.
     """
 
     transport: RemoteTransport
@@ -67,95 +77,142 @@ class Joined:
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
         data = {site: data_digest(said) for site, said in self.said.items()}
-        each = {
-            id(message): message for message in messages.values()
-        }  # sites with one note keep one
-        told = {key: Message(n.arrays, {**n.facts, DATA: data}) for key, n in each.items()}
-        answers = self.transport.ask(
-            verb, {k: told[id(message)] for k, message in messages.items()}, within
-        )
-        return {site: _plain(answer) for site, answer in answers.items()}
+        # Sites that share a message object go on sharing one: transports encode it once.
+        shared = {id(m): Message(m.arrays, {**m.facts, DATA: data}) for m in messages.values()}
+        asked = {site: shared[id(message)] for site, message in messages.items()}
+        replies = self.transport.ask(verb, asked, within)
+        return {site: _error_alone(reply) for site, reply in replies.items()}
+
+
+class Attendance:
+    """Logs which sites are missing or have left while the server waits; a context manager.
+
+    A site that has left owes its reply until a deadline that may be minutes away.
+
+    Args:
+        transport: knows which sites are connected.
+        sites: those that the server waits for.
+    """
+
+    def __init__(self, transport: Connected, sites: Iterable[str]) -> None:
+        self._transport = transport
+        self._missing = dict.fromkeys(sites, "")
+        self._seen: set[str] = set()
+        self.left: frozenset[str] = frozenset()
+        self._logged: tuple[list[str], float] = ([], 0.0)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="autofedavg-joining", daemon=True)
+
+    def heard(self, site: str) -> None:
+        """Records that a site has replied."""
+        self._missing.pop(site, None)
+
+    def missed(self, site: str, reason: str) -> None:
+        """Records why a site has not replied."""
+        self._missing[site] = f" ({from_outside(reason)})"
+
+    def look(self) -> None:
+        """Checks the connections, and logs what has changed."""
+        here = self._transport.present()
+        if here is not None:
+            self._seen |= here
+            for site in sorted(self._seen - here - self.left):
+                log.warning("site %s %s", site, LEFT)
+            for site in sorted(self.left & here):
+                log.info("site %s is back", site)
+            self.left = frozenset(self._seen - here)
+        missing = sorted(site + reason for site, reason in self._missing.copy().items())
+        now = time.monotonic()
+        if missing and (missing != self._logged[0] or now - self._logged[1] >= LOG_EVERY):
+            log.info("waiting for %s", ", ".join(missing))
+            self._logged = missing, now
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self.look()
+            self._over.wait(LOOK_EVERY)
+
+    def __enter__(self) -> Attendance:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 def about_data(said: Said) -> dict[str, Any]:
-    """What environment.json records of the data: no site's names or paths."""
+    """What environment.json records of the data: no site's case names or paths."""
     about: dict[str, Any] = {
         "data": f"held by {len(said)} sites",
-        "cases": {name: told["cases"] for name, told in sorted(said.items())},
+        "cases": {name: facts["cases"] for name, facts in sorted(said.items())},
         "sites": said,
     }
-    for key in ("split_sha256", "content_sha256"):
-        parts = {name: told[key] for name, told in sorted(said.items())}
+    for key in DIGESTS:
+        parts = {name: facts[key] for name, facts in sorted(said.items())}
         if all(parts.values()):
-            about[key] = _together(parts)
+            about[key] = _joint_digest(parts)
     return about
 
 
 def join(job: Job, transport: RemoteTransport, known: Said) -> Said:
-    """Waits for the sites: for all of them, or, going on with a run, for a quorum.
+    """Waits for the sites: for all of them, or for a quorum where a run is resumed.
 
     Args:
-        job: names the sites and says how long to wait.
+        job: names the sites and how long to wait.
         transport: the engine's transport.
-        known: what sites said when the run was begun.
+        known: what sites said when the run began.
 
     Returns:
         What every site has said, now or then.
 
     Raises:
-        FederationError: too few came in time.
+        FederationError: too few sites joined in time.
         ConfigError: a site has another version or another network.
-        DataError: a site has other data than the run was begun with.
+        DataError: a site has other data than the run began with.
     """
     said: Said = {}
     until = time.monotonic() + job.wait
-    enough = job.enough
     missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
-    refused: dict[str, AutoFedAvgError] = {}
+    refused: list[AutoFedAvgError] = []
     with Attendance(transport, job.sites) as attendance:
-        while missing:
-            left = until - time.monotonic()
-            if left <= 0:
-                break
-            hello = Message({}, {"version": __version__})
-            for site, answer in transport.ask(
-                "hello", dict.fromkeys(missing, hello), min(LOOK, left)
-            ).items():
-                if isinstance(answer, NoReply):
-                    missing[site] = answer.reason
-                    attendance.missed(site, answer.reason)
+        while missing and (left := until - time.monotonic()) > 0:
+            hello = dict.fromkeys(missing, Message({}, {"version": __version__}))
+            for site, reply in transport.ask("hello", hello, min(HELLO, left)).items():
+                if isinstance(reply, NoReply):
+                    missing[site] = reply.reason
+                    attendance.missed(site, reply.reason)
                     continue
                 del missing[site]
                 attendance.heard(site)
                 try:
-                    said[site] = _welcome(job, site, answer, known.get(site))
+                    said[site] = _checked(job, site, reply.facts, known.get(site))
                 except (ConfigError, DataError) as error:
                     if not known:
                         raise
-                    log.warning("going on without it: %s", error)
-                    refused[site] = error
+                    log.warning("continuing without a site: %s", error)
+                    refused.append(error)
             if missing:
                 time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
-    missing |= dict.fromkeys(attendance.gone & missing.keys(), GONE)
-    if refused and len(said) < enough:
-        raise next(iter(refused.values()))
+    missing |= dict.fromkeys(attendance.left & missing.keys(), LEFT)
+    if refused and len(said) < job.enough:
+        raise refused[0]
     absent = sorted(missing)
-    if absent and (len(said) < enough or not all(site in known for site in absent)):
+    if absent and (len(said) < job.enough or not all(site in known for site in absent)):
         raise FederationError(
             f"did not join within {job.wait:g} s ({missing[absent[0]]}); "
-            f"{len(said)} of {len(job.sites)} sites are there",
+            f"{len(said)} of {len(job.sites)} sites have joined",
             client=", ".join(absent),
             call="hello",
-            remedy="start the site, or correct the names of the sites in the study",
+            remedy="start the site, or correct the site names in the study",
         )
     return {**known, **said}
 
 
-def _welcome(
-    job: Job, site: str, answer: Message, before: Mapping[str, Any] | None
+def _checked(
+    job: Job, site: str, said: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What a site said of itself, if it may take part."""
-    said = answer.facts
     place = f"site {site}, joining"
     if "error" in said:
         raise ConfigError(f"it cannot take part: {from_outside(said['error'])}", where=place)
@@ -177,34 +234,34 @@ def _welcome(
         name in SPLITS and isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MOST_CASES
         for name, n in cases.items()
     ):
-        raise ConfigError(f"it says it has {from_outside(cases)} cases", where=place)
+        raise ConfigError(f"it reports {from_outside(cases)} cases", where=place)
     if not cases.get("train"):
-        raise DataError("it has no training case", where=place, remedy="look at its data list")
+        raise DataError("it has no training cases", where=place, remedy="check its data list")
     kept = {
         key: from_outside(said[key]) if isinstance(said.get(key), str) else ""
-        for key in ("version", "torch", "split_sha256", "content_sha256")
+        for key in ("version", "torch", *DIGESTS)
     }
-    for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
+    for key, what in DIGESTS.items():
         if before and before.get(key) != kept[key]:
             raise DataError(
-                f"the {what} of its data are not those the run was begun with",
+                f"the {what} of its data are not those the run began with",
                 where=place,
-                remedy="put the data back as it was, or begin anew under another name",
+                remedy="restore the data, or start a new run under another name",
             )
     return {"cases": cases, **kept}
 
 
-def _plain(answer: Message | NoReply) -> Message | NoReply:
-    """An answer in which a site speaks for itself alone."""
-    if isinstance(answer, NoReply):
-        return NoReply(from_outside(answer.reason))
-    if "error" in answer.facts:
-        return Message({}, {"error": from_outside(answer.facts["error"])})
-    return answer
+def _error_alone(reply: Message | NoReply) -> Message | NoReply:
+    """A reply in which an error is one short text and nothing else."""
+    if isinstance(reply, NoReply):
+        return NoReply(from_outside(reply.reason))
+    if "error" in reply.facts:
+        return Message({}, {"error": from_outside(reply.facts["error"])})
+    return reply
 
 
-def _together(parts: Mapping[str, str]) -> str:
-    """One digest for all sites; where every site knows of all the data, its own."""
+def _joint_digest(parts: Mapping[str, str]) -> str:
+    """One digest for all sites; if every site has the whole data set, their common digest."""
     if len(set(parts.values())) == 1:
         return next(iter(parts.values()))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

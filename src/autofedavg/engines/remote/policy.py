@@ -1,7 +1,7 @@
 """What a site answers: what this job's method asks for in its rounds, and nothing else.
 
-A round may ask a site for this (decision 43). All else is refused, in words that go back to the
-server and into the site's own log:
+A round may ask a site for this (decision 43). The site refuses everything else; the reason goes to
+the server and into the site's own log.
 
 | request          | in round t of 1 .. T                | it must say                            |
 | ---------------- | ----------------------------------- | -------------------------------------- |
@@ -16,9 +16,9 @@ server and into the site's own log:
 |                  | round T, once training is over      | split `test`                           |
 | `class_counts`   | rounds that weigh by class (FedMA)  |                                        |
 
-A site cannot see the server's clock. So the first request for the final test is believed, unless
-this process has trained and not yet in round T, though every client must; and it closes training:
-rounds before T are then refused.
+A site cannot see the server's clock. So it accepts the first request for the final test, unless all
+clients must train and this process has trained but not yet in round T. That test ends training:
+the site then refuses rounds before T.
 """
 
 from __future__ import annotations
@@ -32,29 +32,19 @@ from autofedavg.core.errors import AutoFedAvgError, from_outside, printable
 from autofedavg.core.site import Facts
 from autofedavg.engines.remote.job import Job
 from autofedavg.federation.calls import MENDS
+from autofedavg.federation.messages import KNOWN, PORT_VALUES
 from autofedavg.federation.serialization import facts_text
-
-# What the port itself says in a request: how models travel, and which.
-PORT: dict[str, frozenset[str]] = {
-    "local_train": frozenset({"form", "sent", "up"}),
-    "share_models": frozenset({"sites", "digest", "digests", "sent"}),
-    "update_beta": frozenset({"digest"}),
-    "differentiate": frozenset({"sent"}),
-    "validate_local": frozenset({"digest", "form"}),
-    "evaluate": frozenset({"form", "sites", "sent"}),
-    "class_counts": frozenset(),
-}
 
 
 class Refused(AutoFedAvgError):
-    """This site does not do that; says nothing of its data, so it may be sent on."""
+    """A site refuses a request; says nothing of its data, so it may be sent to the server."""
 
 
 class Policy:
     """Which requests of a job a site answers.
 
     Args:
-        job: names method, rounds, sites and what is tested.
+        job: names method, rounds, sites and which rounds are tested.
         layout: of the job's network.
     """
 
@@ -62,7 +52,7 @@ class Policy:
         self._job, self._layout, self._row = job, layout, job.row
         exchange, K = self._row.exchange, len(job.sites)
         self._all_train = exchange.quorum("local_train", self._row.general.quorum, K) == K
-        # A call asks again after silence, and after every "I lack it"; a carrier may ask twice.
+        # The port repeats a call after silence and after each "missing"; a transport may, too.
         self._most = 2 * (1 + exchange.retries + MENDS)
         self._known: tuple[int, dict[str, list[Facts]]] = (0, {})
         self._asked: Counter[tuple[Any, ...]] = Counter()
@@ -80,7 +70,7 @@ class Policy:
         self._trained, self._over = history["trained"], history["over"]
 
     def begin(self) -> None:
-        """A server has said hello: one that goes on with a run asks for a round again."""
+        """Resets the counts: after a hello, a server that resumes a run repeats a round."""
         self._asked.clear()
 
     def check(self, verb: str, facts: Facts) -> None:
@@ -89,7 +79,7 @@ class Policy:
         Raises:
             Refused: says why.
         """
-        if verb not in PORT:
+        if verb not in KNOWN:
             raise Refused(f"unknown request {printable(verb)[:80]!r}")
         t, T = facts.get("t"), self._row.T
         if type(t) is not int or not 1 <= t <= T:
@@ -100,24 +90,23 @@ class Policy:
         if not wanted:
             name = getattr(self._row.method, "name", "its method")
             raise Refused(f"{place} is not asked for by this job ({name})")
-        said = {k: v for k, v in facts.items() if k not in PORT[verb] and k != "t"}
-        said = {k: v for k, v in said.items() if (k, v) != ("mu", 0.0)}  # no pull at all
+        said = method_values(verb, facts)
         if said not in wanted:
             other = {k: v for k, v in said.items() if all(v != w.get(k) for w in wanted)}
             raise Refused(f"{place} is not asked for by this job with {from_outside(other)}")
-        self._in_time(place, verb, t, said)
+        self._check_order(place, t, said)
         key = (verb, t, said.get("s"), said.get("split"))
         self._asked[key] += 1
         if self._asked[key] > self._times(verb, t, said) * self._most:
             raise Refused(f"{place} was asked for {self._asked[key] - 1} times already")
 
     def answered(self, verb: str, facts: Facts) -> None:
-        """Takes note of a request that was answered in full."""
+        """Records a request that was answered in full."""
         if verb == "local_train":
             self._trained = max(self._trained, int(facts["t"]))
 
     def requests(self, t: int) -> dict[str, list[Facts]]:
-        """What round t may ask for: by request, the values it must have, one set of them."""
+        """What round t may ask for: by request, the sets of values of which it must have one."""
         if self._known[0] == t:
             return self._known[1]
         general, T = self._row.general, self._row.T
@@ -128,17 +117,16 @@ class Policy:
         found["evaluate"] = [{"split": "validation"} for _ in scored]
         if t == T or (scored and general.test_every and t % general.test_every == 0):
             found["evaluate"].append({"split": "test"})
-        # As they come over a wire.
-        self._known = (t, json.loads(facts_text(found)))
+        self._known = (t, json.loads(facts_text(found)))  # as values arrive in a message
         return self._known[1]
 
-    def _in_time(self, place: str, verb: str, t: int, said: Facts) -> None:
-        """Training ends with the final test, and does not begin again."""
+    def _check_order(self, place: str, t: int, said: Facts) -> None:
+        """The final test ends training, which does not start again."""
         T = self._row.T
         if self._over and t < T:
             raise Refused(
                 f"{place} comes after the final test of this job, which ends training",
-                remedy="restart the site to begin the job anew",
+                remedy="restart the site to start the job again",
             )
         if t == T and said.get("split") == "test":
             if self._all_train and 0 < self._trained < T:
@@ -146,11 +134,17 @@ class Policy:
             self._over = True
 
     def _times(self, verb: str, t: int, said: Facts) -> int:
-        """How many calls of a round ask for the same."""
-        if verb == "share_models":  # and again for a site that has lost them before a step
+        """How many calls of a round make the same request."""
+        if verb == "share_models":  # again for a site that has lost the models before a step
             return 1 + len(self.requests(t)["update_beta"])
         if verb == "update_beta":
             return 2
         final = verb == "evaluate" and said == {"split": "test"} and t == self._row.T
         # The best or last global model, every client's own, the last global one, the round's.
         return len(self._job.sites) + 3 if final else 1
+
+
+def method_values(verb: str, facts: Facts) -> Facts:
+    """The values of a request that are the method's or the run's, not the port's own."""
+    port = KNOWN[verb] & PORT_VALUES
+    return {k: v for k, v in facts.items() if k not in port and (k, v) != ("mu", 0.0)}

@@ -1,8 +1,8 @@
-"""Keeps a family of processes, and ends all of it when its own parent is gone, however that went.
+"""A guard process that starts other processes, and kills all of them when its own parent ends.
 
 `python -m autofedavg.engines.remote.processes` reads one JSON request a line from standard input
-and answers each with one line. All descendants, also those that have left their session or lost
-their parent, come down to it (PR_SET_CHILD_SUBREAPER), so none escapes.
+and answers each with one line. It is the subreaper of all descendants (PR_SET_CHILD_SUBREAPER):
+those that have left their session or lost their parent become its children, so none escapes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 from autofedavg.core.errors import RunError
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>
-LOOK = 0.5  # seconds between two looks at the parent
+LOOK = 0.5  # seconds between two checks of the parent
 
 
-class Guard:
+class ProcessGuard:
     """A guard process, from its parent's side."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Guard:
             [sys.executable, "-m", "autofedavg.engines.remote.processes", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for the parent, which then ends the guard
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the guard
         )
 
     def start(
@@ -45,20 +45,20 @@ class Guard:
         log: Path,
         folder: Path | None = None,
     ) -> int:
-        """Starts a process whose output goes to a log, in this folder; its number."""
+        """Starts a process in a folder, with its output in a log; returns its process ID."""
         what = {"start": [*args], "variables": {**variables}, "log": str(log)}
         return int(self._ask({**what, "folder": str(folder or Path.cwd())}))
 
     def alive(self, process: int) -> bool:
-        """Whether a process it started still runs."""
+        """Whether a process that it started still runs."""
         return bool(self._ask({"alive": process}))
 
     def sweep(self) -> None:
-        """Ends what processes that have died have left behind."""
+        """Kills the orphans of processes that have died."""
         self._ask({"sweep": True})
 
     def close(self) -> None:
-        """Ends all of them, and returns when they are gone; may be called again."""
+        """Kills all processes and waits for their end; may be called again."""
         if self._process.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -75,18 +75,18 @@ class Guard:
                 return json.loads(answers.readline())
         except (BrokenPipeError, ValueError):
             pass
-        raise RunError("the process that keeps the other ones was ended from outside")
+        raise RunError("the guard process was killed from outside")
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
+    """A free port of 127.0.0.1."""
     with socket.socket() as attempt:
         attempt.bind(("127.0.0.1", 0))
         return int(attempt.getsockname()[1])
 
 
 def main() -> None:
-    """Serves until the parent closes the pipe or is gone; then ends everything."""
+    """Serves until the parent closes the pipe or ends; then kills all processes."""
     parent = int(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -101,7 +101,7 @@ def main() -> None:
 def _serve(parent: int) -> None:
     gone: set[int] = set()
     started: set[int] = set()
-    # The dead are reaped at once: FLARE's jobs go on while their parent's number is still taken.
+    # Dead processes are reaped at once: FLARE's jobs continue while their parent's ID exists.
     signal.signal(signal.SIGCHLD, lambda *_: gone.update(_reaped()))
     rest = b""
     while os.getppid() == parent:
@@ -115,7 +115,7 @@ def _serve(parent: int) -> None:
             request = json.loads(line)
             answer: Any = True
             if "start" in request:
-                # A number may have been another's, who is gone; nobody is counted in between.
+                # The new process may reuse the ID of a dead one; no signal may come in between.
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
                 started.add(answer := _start(request))
                 gone.discard(answer)
@@ -129,7 +129,7 @@ def _serve(parent: int) -> None:
 
 
 def _start(request: dict[str, Any]) -> int:
-    """Starts a process in a group of its own that dies with the guard."""
+    """Starts a process, in a session of its own, that dies with the guard."""
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     child = os.fork()
     if child:
@@ -153,7 +153,7 @@ def _start(request: dict[str, Any]) -> int:
 
 
 def _reaped() -> list[int]:
-    """Children that have died and are now forgotten by the system."""
+    """Reaps children that have died; returns their IDs."""
     found = []
     with contextlib.suppress(ChildProcessError):
         while number := os.waitpid(-1, os.WNOHANG)[0]:
@@ -162,7 +162,7 @@ def _reaped() -> list[int]:
 
 
 def _end_all() -> None:
-    """Kills children until there are none; the children of the dead come down to this process."""
+    """Kills children until none is left; orphans become children of this process."""
     while _kill(set(_children())):
         time.sleep(0.01)
         _reaped()

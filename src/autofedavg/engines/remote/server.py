@@ -1,4 +1,4 @@
-"""The server's side of a job, engine-free: the row is run, or gone on with, over its sites."""
+"""The server's side of a job on any engine: runs or resumes the row over its sites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Batch
 from autofedavg.engines.remote.job import Job, without_paths
-from autofedavg.engines.remote.joining import Joined, RemoteTransport, Said, about_data, join
+from autofedavg.engines.remote.joining import JoinedSites, RemoteTransport, Said, about_data, join
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.folder import Ledger, read_json, read_toml
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def host(job: Job, transport: RemoteTransport, runs: Path) -> Path:
-    """Runs a job at the server, or goes on with it where its folder is there already.
+    """Runs a job at the server; resumes it if its run folder exists.
 
     Args:
-        job: what to run.
+        job: the run.
         transport: the engine's transport.
         runs: the folder under which `<study>/<row>/seed-<n>` is written.
 
@@ -40,7 +40,7 @@ def host(job: Job, transport: RemoteTransport, runs: Path) -> Path:
         The run folder.
 
     Raises:
-        AutoFedAvgError: the run failed; status.json says so, where it had begun.
+        AutoFedAvgError: the run failed; status.json says so.
     """
     path = job.folder(runs)
     if _finished(job, path):
@@ -48,18 +48,18 @@ def host(job: Job, transport: RemoteTransport, runs: Path) -> Path:
     try:
         work = _prepare(job, transport, path)
     except AutoFedAvgError as error:
-        _say_failed(path, error)
+        _record_failure(path, error)
         raise
-    # A site that is connected and does not join would not join the next job either.
-    shut_out = transport.waiting() if job.supervised else set()
+    # A site that is connected but has not joined would not join the next job either.
+    outside = transport.waiting() if job.supervised else set()
 
     def watch(seen: Seen) -> None:
-        returned = transport.waiting() - shut_out if job.supervised and seen.t < seen.T else set()
+        returned = transport.waiting() - outside if job.supervised and seen.t < seen.T else set()
         if returned:
             raise Paused(
                 f"{', '.join(sorted(returned))} came back",
                 where=str(path),
-                remedy="submit the job again: it goes on with them",
+                remedy="submit the job again: it resumes with them",
             )
 
     run_row(path, work, watch)
@@ -67,25 +67,25 @@ def host(job: Job, transport: RemoteTransport, runs: Path) -> Path:
 
 
 def _finished(job: Job, path: Path) -> bool:
-    """Whether the run is over already.
+    """Whether the run has finished.
 
     Raises:
-        ConfigError: a run of that name was begun with other settings.
+        ConfigError: a run of that name began with other settings.
     """
     if not (path / "config.toml").exists():
         return False
     begun = parse_run(read_toml(path / "config.toml"), str(path))
     if without_paths(begun) != without_paths(job.row):
         raise ConfigError(
-            "a run of this study, row and seed was begun with other settings",
+            "a run of this study, row and seed began with other settings",
             where=str(path),
-            remedy="give the row or the study another name, or move that run away",
+            remedy="rename the row or the study, or move that run elsewhere",
         )
     return Ledger(path).finished
 
 
 def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
-    """Has the sites join, and all at hand for the run."""
+    """Waits for the sites to join, and prepares the run."""
     row, seeds = job.row, Seeds(job.seed)
     known = (path / "config.toml").exists()
     before = read_json(path / "environment.json").get("data", {}) if known else {}
@@ -98,13 +98,17 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
             remedy="install the same versions of autofedavg, MONAI and PyTorch everywhere",
         )
     said = join(job, transport, before.get("sites", {}))
-    joined = Joined(transport, job.sites, said)
+    joined = JoinedSites(transport, job.sites, said)
     check_run(row.method, row.T, row.general.select, server, joined.roster())
-    quorum = row.general.quorum or None
     with disk_errors(path):
         secret = secret_of(path)
     federation = Federation(
-        joined, quorum=quorum, exchange=row.exchange, seeds=seeds, secret=secret, remote=True
+        joined,
+        quorum=row.general.quorum or None,
+        exchange=row.exchange,
+        seeds=seeds,
+        secret=secret,
+        remote=True,
     )
 
     def about() -> dict[str, Any]:
@@ -126,18 +130,18 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
 
 
 def _other_versions(said: Said) -> list[str]:
-    """A word for every site whose PyTorch is not the server's."""
+    """A caution for every site whose PyTorch is not the server's version."""
     here = str(torch.__version__)
     return [
-        f"site {name} has PyTorch {told.get('torch') or 'of no version'}, and the server {here}: "
-        "another version may give other last bits"
-        for name, told in sorted(said.items())
-        if told.get("torch") != here
+        f"site {name} has PyTorch {facts.get('torch') or 'of unknown version'}, and the server "
+        f"{here}: results may differ in the last bits"
+        for name, facts in sorted(said.items())
+        if facts.get("torch") != here
     ]
 
 
-def _say_failed(path: Path, error: AutoFedAvgError) -> None:
-    """Notes a failure before the run itself, unless another process is at work there."""
+def _record_failure(path: Path, error: AutoFedAvgError) -> None:
+    """Records a failure before the run itself, unless another process is using the folder."""
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(path)

@@ -1,4 +1,4 @@
-"""A network told in plain values, for a server that has only the names of its tensors."""
+"""A network's layout as plain values, for a server that has only the names of its tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOATS = {
 }
 
 
-def described(layout: Layout) -> dict[str, Any]:
+def layout_values(layout: Layout) -> dict[str, Any]:
     """A layout as plain values."""
     return {
         "tensors": [[entry.name, list(entry.shape)] for entry in layout.entries],
@@ -29,11 +29,11 @@ def described(layout: Layout) -> dict[str, Any]:
     }
 
 
-def told(values: Any) -> Layout:
+def layout_from(values: Any) -> Layout:
     """The layout in plain values from outside.
 
     Raises:
-        ConfigError: there is none in them.
+        ConfigError: they do not describe one.
     """
     try:
         entries = lay_out([(name, torch.Size(shape)) for name, shape in values["tensors"]])
@@ -45,24 +45,24 @@ def told(values: Any) -> Layout:
             entries[-1].stop,
             _FLOATS[values["dtype"]],
         )
-        legal = 0 < layout.trainable <= layout.size and described(layout) == values
+        legal = 0 < layout.trainable <= layout.size and layout_values(layout) == values
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError) as error:
-        raise ConfigError("what it tells of its network cannot be read") from error
+        raise ConfigError("its description of its network cannot be read") from error
     if not legal:
-        raise ConfigError("what it tells of its network cannot be read")
+        raise ConfigError("its description of its network cannot be read")
     return layout
 
 
 def difference(one: Layout, other: Layout) -> str:
-    """The first thing in which a network is not like another."""
+    """The first difference between two networks."""
     mine, theirs = _shapes(one), _shapes(other)
     for name in [*mine, *theirs]:
         if mine.get(name) != theirs.get(name):
-            return f"{name} is {_said(mine.get(name))} here and {_said(theirs.get(name))} there"
-    return "other tensors are trained, shared or of another type, or they come in another order"
+            return f"{name} is {_size(mine.get(name))} here and {_size(theirs.get(name))} there"
+    return "the order, sharing, type or trainability of their tensors differs"
 
 
-def fitted(layout: Layout, state: Mapping[str, Tensor]) -> Model:
+def model_from(layout: Layout, state: Mapping[str, Tensor]) -> Model:
     """The model in named tensors from outside.
 
     Raises:
@@ -72,12 +72,12 @@ def fitted(layout: Layout, state: Mapping[str, Tensor]) -> Model:
     aliases = {alias for alias, _ in layout.aliases}
     _refuse((name for name in shapes if name not in state), "has no tensor {}")
     unknown = (name for name in state if name not in shapes and name not in aliases)
-    _refuse(unknown, "has a tensor {} that the network has not")
+    _refuse(unknown, "has a tensor {}, which the network does not have")
     for name, shape in shapes.items():
         if tuple(state[name].shape) != shape:
             raise ConfigError(
-                f"its model has {name} as {_said(tuple(state[name].shape))}, the network as "
-                f"{_said(shape)}"
+                f"its model has {name} as {_size(tuple(state[name].shape))}, the network as "
+                f"{_size(shape)}"
             )
     other = (name for name in layout.names if state[name].dtype != layout.dtype)
     _refuse(other, f"has {{}} in another type than {layout.dtype}")
@@ -89,7 +89,7 @@ def _shapes(layout: Layout) -> dict[str, tuple[int, ...]]:
     return shapes | {name: tuple(shape) for name, shape in layout.counters}
 
 
-def _said(shape: tuple[int, ...] | None) -> str:
+def _size(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "x".join(map(str, shape)) or "one number"
 
 

@@ -1,0 +1,212 @@
+"""A site's own files, which never leave it: its settings, its secret, the key to its case numbers.
+
+The settings are one file. The secret salts the site's digests. Secret and key are in the user's
+state folder, not in the engine's, which an engine's administrator may read: `state` in the site's
+file, AUTOFEDAVG_STATE, or `autofedavg` below XDG_STATE_HOME or ~/.local/state. Every site has a
+folder there (mode 0700) with its files (mode 0600).
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import hmac
+import io
+import os
+import re
+import secrets
+import stat
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.settings import Settings, setting
+from autofedavg.experiment.rows import to_toml
+from autofedavg.experiment.validation import Values, validate
+from autofedavg.tasks.base import Task
+
+SITE_FILE = "autofedavg.toml"  # in the `local` folder of a FLARE kit
+STATE = "AUTOFEDAVG_STATE"  # environment variable: the state folder
+SECRET = "secret"  # noqa: S105 - the name of the file
+LENGTH = 32  # bytes
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_REMEDY = f"set `state` in the site's file, or {STATE}, to a folder that this user owns"
+
+
+class SiteFile(Settings):
+    """A site's own settings."""
+
+    device: str = setting("cpu", origin="ours", help="cpu, cuda or cuda:1")
+    threads: int = setting(0, origin="ours", help="threads; 0 for the job's choice", ge=0)
+    allow_outside: bool = setting(
+        False, origin="ours", help="whether a data list's paths may lead out of its root folder"
+    )
+    state: str = setting(
+        "",
+        origin="ours",
+        help="folder for the site's secret and key; empty for ~/.local/state/autofedavg",
+    )
+    task: dict[str, str] = setting(
+        {}, origin="ours", help="the task's paths at this site, e.g. datalist, root and cache"
+    )
+
+    def placed(self, task: Task, where: str) -> Task:
+        """The job's task with this site's paths.
+
+        Raises:
+            ConfigError: the file sets something else than a path; the study sets all else.
+        """
+        for name in self.task:
+            if name not in task.paths:
+                raise ConfigError(
+                    f"task.{name} is not a path of this task, and a site may set only paths",
+                    where=where,
+                    remedy=did_you_mean(name, task.paths),
+                )
+        values = {**task.model_dump(), **self.task}
+        if "allow_outside" in values:  # the job must not set it
+            values["allow_outside"] = self.allow_outside
+        return type(task).model_validate(values)
+
+
+def read_site_file(path: Path | None) -> SiteFile:
+    """Reads a site's file; without one, the defaults.
+
+    Relative paths start at the file's folder.
+
+    Raises:
+        ConfigError: it cannot be read, or a setting is wrong.
+    """
+    if path is None:
+        return SiteFile()
+    try:
+        values: Values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"the site's file cannot be read ({error})",
+            where=str(path),
+            remedy="write one as shown in docs/how-to/flare.md",
+        ) from error
+    found: SiteFile = validate(SiteFile, values, str(path), "")
+    here = path.absolute().parent
+    placed = {name: str(here / value) if value else "" for name, value in found.task.items()}
+    state = str(here / found.state) if found.state else ""
+    return found.model_copy(update={"task": placed, "state": state})
+
+
+def local_paths(task: Task) -> dict[str, str]:
+    """The paths that a task has on this machine."""
+    return {name: str(getattr(task, name)) for name in task.paths if getattr(task, name)}
+
+
+def site_file_text(task: Task, device: str = "cpu") -> str:
+    """The content of a site's file for a task whose paths are on this machine."""
+    outside = bool(getattr(task, "allow_outside", False))
+    return to_toml({"device": device, "allow_outside": outside, "task": local_paths(task)})
+
+
+def state_home(chosen: str = "") -> Path:
+    """The state folder of all sites of this user.
+
+    Args:
+        chosen: `state` of the site's file; empty for the default.
+
+    Raises:
+        ConfigError: the user has no home folder, as in some containers.
+    """
+    if folder := chosen or os.environ.get(STATE):
+        return Path(folder)
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "autofedavg"
+    except RuntimeError as error:
+        raise ConfigError(
+            "this user has no home folder for the site's secret",
+            where="the site's state folder",
+            remedy=_REMEDY,
+        ) from error
+
+
+class SiteState:
+    """One site's secret and its key from numbers to case names.
+
+    Args:
+        home: the state folder of all sites of this user.
+        site: its name.
+    """
+
+    def __init__(self, home: Path, site: str) -> None:
+        digest = hashlib.sha256(site.encode()).hexdigest()[:32]
+        self.folder = home / (site if _PLAIN.fullmatch(site) else f"site-{digest}")
+
+    def salted(self, digest: str) -> str:
+        """A salted digest: it identifies the same data again, and tells others nothing more.
+
+        Raises:
+            ConfigError: the secret cannot be stored, or others may read it.
+        """
+        return hmac.new(self._secret(), digest.encode(), "sha256").hexdigest() if digest else ""
+
+    def keep_names(self, split: str, which: str, numbers: Mapping[str, str]) -> None:
+        """Writes the key from numbers to case names.
+
+        Args:
+            split: of the cases.
+            which: tells several splits of the same data apart.
+            numbers: by case name.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        table = io.StringIO()
+        rows = csv.writer(table)
+        rows.writerow(["number", "case"])
+        rows.writerows([number, name] for name, number in numbers.items())
+        path, content = self.folder / f"cases-{split}-{which}.csv", table.getvalue().encode()
+        if path.exists() and path.read_bytes() == content:
+            return
+        handle, partial = tempfile.mkstemp(dir=self.folder)  # of mode 0600
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(partial).replace(path)
+
+    def _secret(self) -> bytes:
+        """Drawn once; all processes of this site share it."""
+        path = self.folder / SECRET
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(handle, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                self._check_private(path, os.fstat(file.fileno()))
+                known = file.read()
+                if not known:
+                    known = secrets.token_bytes(LENGTH)
+                    file.write(known)
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise ConfigError(
+                f"the site's secret cannot be written ({error.strerror or error})",
+                where=str(path),
+                remedy=_REMEDY,
+            ) from error
+        if len(known) != LENGTH:
+            raise ConfigError(
+                f"this file must contain {LENGTH} random bytes, and has {len(known)}",
+                where=str(path),
+                remedy="restore it to resume runs, or remove it and start new ones",
+            )
+        return known
+
+    def _check_private(self, path: Path, found: os.stat_result) -> None:
+        for place, state in ((self.folder, self.folder.lstat()), (path, found)):
+            if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
+                raise ConfigError(
+                    "other users may read the site's secret",
+                    where=str(place),
+                    remedy="restrict it to this user (chown, chmod go=), or set `state` in the "
+                    "site's file to another folder",
+                )
