@@ -1,6 +1,21 @@
-"""Methods: one file and one line each."""
+"""Methods: ours, one file and one line each, and those that other packages add.
+
+A package adds a method by an entry point in the group `autofedavg.methods`. What an author of a
+method needs is exported here: `Method`, `Round`, `Federation`, `setting`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from autofedavg.core.registry import Registry
+
+if TYPE_CHECKING:
+    from autofedavg.algorithm import Round
+    from autofedavg.core.settings import setting
+    from autofedavg.federation.port import Federation
+    from autofedavg.methods.base import Method
+
+__all__ = ["METHODS", "Federation", "Method", "Round", "setting"]
 
 METHODS = Registry(
     "method",
@@ -12,4 +27,12 @@ METHODS = Registry(
         "fedprox": "autofedavg.methods.fedprox:FedProx",
         "local-only": "autofedavg.methods.local_only:LocalOnly",
     },
+    group="autofedavg.methods",
+    base="autofedavg.methods.base:Method",
 )
+
+
+def __getattr__(name: str) -> Any:  # imported when first used: they bring PyTorch
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("autofedavg"), name)
