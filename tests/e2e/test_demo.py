@@ -10,13 +10,12 @@ from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table
 from browsing import check_page
 
-DEMO = Path(__file__).parents[2] / "configs" / "demo.toml"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    return run_study(read_study(DEMO), tmp_path_factory.mktemp("demo"))
+    return run_study(read_study("demo"), tmp_path_factory.mktemp("demo"))
 
 
 def test_federated_rows_beat_the_mean_of_local_training(home) -> None:

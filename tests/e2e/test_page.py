@@ -12,7 +12,6 @@ from autofedavg import read_study, run_study
 from autofedavg.report.build import build_report
 from browsing import check_page
 
-DEMO = Path(__file__).parents[2] / "configs" / "demo.toml"
 SHORT = ["rounds=4", "training.iterations=3", "task.scale=0.04"]
 pytestmark = pytest.mark.browser
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
     """The demo's study with few rounds and cases: all its rows, figures and pictures."""
-    return run_study(read_study(DEMO, SHORT), tmp_path_factory.mktemp("demo"))
+    return run_study(read_study("demo", SHORT), tmp_path_factory.mktemp("demo"))
 
 
 @pytest.fixture(scope="module")

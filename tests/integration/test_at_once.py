@@ -13,10 +13,10 @@ import pytest
 
 from autofedavg import Machine, resume, run_study
 from autofedavg.core.errors import ConfigError
-from autofedavg.experiment.config import read_study
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.parallel import _mark_interrupted, _Processes
+from autofedavg.studies.study_file import read_study
 from autofedavg.tasks.synthetic.task import Synthetic
 
 ROWS = ("local-only", "fedavg", "n-dirichlet")

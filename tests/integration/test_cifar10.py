@@ -14,9 +14,9 @@ from autofedavg import cli
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer, Training
-from autofedavg.experiment.config import read_study
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.read import read_results
+from autofedavg.studies.study_file import read_study, study_path
 from autofedavg.tasks.cifar import files as cifar10_files
 from autofedavg.tasks.cifar.task import Cifar10
 from fedma_partition import FEDMA_16
@@ -24,8 +24,6 @@ from folders import model_file
 from lookalikes import cifar10_binary, cifar10_python
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
-TABLE_1 = Path(__file__).parents[2] / "configs" / "table1-cifar10.toml"
-HOLDOUT = TABLE_1.with_name("table1-holdout.toml")
 
 STUDY = """
 [study]
@@ -284,7 +282,7 @@ def test_about_and_verify_say_what_is_wanted_and_what_is_there(root, tmp_path) -
 
 
 def test_the_committed_study_has_the_papers_settings_and_one_split() -> None:
-    study = read_study(TABLE_1)
+    study = read_study("table1-cifar10")
     assert {run.name: run.T for run in study.runs if run.T != 99} == {
         "ensemble": 1,
         "ensemble-150": 1,
@@ -311,14 +309,15 @@ def test_the_committed_study_has_the_papers_settings_and_one_split() -> None:
 
 
 def test_the_studies_with_images_set_aside_have_the_same_training() -> None:
-    whole, aside = read_study(TABLE_1), read_study(HOLDOUT)
+    whole, aside = read_study("table1-cifar10"), read_study("table1-holdout")
     assert {run.task for run in aside.runs} == {Cifar10(holdout=0.1)}
     assert {run.training for run in aside.runs} < {run.training for run in whole.runs}
     assert {run.T for run in aside.runs} == {99}
     assert {run.method.learns_on for run in aside.runs} == {None, "holdout"}
     overrides = ["task.holdout=0", "task.holdout_images=640", "task.train_on_holdout=true"]
-    assert all(f"--set {override}" in TABLE_1.read_text() for override in overrides)
-    assert len(read_study(HOLDOUT, overrides).runs) == len(aside.runs)
+    text = study_path("table1-cifar10").read_text()
+    assert all(f"--set {override}" in text for override in overrides)
+    assert len(read_study("table1-holdout", overrides).runs) == len(aside.runs)
 
 
 @pytest.fixture(scope="session")

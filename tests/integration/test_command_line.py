@@ -10,7 +10,11 @@ import pytest
 
 from autofedavg import cli
 from autofedavg.core.evaluation import summarise
+from autofedavg.engines import ENGINES
 from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.methods import METHODS
+from autofedavg.studies.study_file import builtin_studies, study_path
+from autofedavg.tasks import TASKS
 from folders import model_file
 
 
@@ -190,7 +194,11 @@ def test_resume_with_other_threads_is_refused(study_folder, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["run", "no.toml"], 2, "no.toml: no such study file"),
+        (["run", "no.toml"], 2, "no.toml: no such study file; name a TOML file, or one of"),
+        (["run", "./demo"], 2, "./demo: no such study file; a study of that name comes with"),
+        (["run", "dmeo"], 2, "'dmeo' is not a built-in study; did you mean demo?"),
+        (["show", "dmeo"], 2, "'dmeo' is not a built-in study; did you mean demo?"),
+        (["check", "pyproject"], 2, "'pyproject' is not a built-in study; choose from: ablation-"),
         (["run", "{tiny}", "--only", "fedavgg"], 2, "did you mean fedavg?"),
         (["run", "{tiny}", "--seeds", "a"], 2, "--seeds 'a' is not a list of integers"),
         (["run", "{tiny}", "--seeds", "1,1"], 2, "a seed is listed twice"),
@@ -254,15 +262,10 @@ def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> Non
     ) in out
 
 
-def test_list_names_what_is_registered(say) -> None:
-    assert say("list", "methods")[1].split() == [
-        "auto-fedavg",
-        "ensemble",
-        "fedavg",
-        "fedma",
-        "fedprox",
-        "local-only",
-    ]
+def test_list_gives_a_line_each(say) -> None:
+    lines = say("list", "methods")[1].splitlines()
+    assert [line.split()[0] for line in lines] == [*METHODS]
+    assert lines[2] == f"fedavg       {METHODS['fedavg'].__doc__.splitlines()[0]}"
     assert json.loads(say("list", "tasks", "--json")[1]) == [
         "cifar10",
         "covid",
@@ -270,7 +273,29 @@ def test_list_names_what_is_registered(say) -> None:
         "pancreas",
         "synthetic",
     ]
-    assert say("list", "engines")[1].split() == ["simulator", "flare", "flower"]
+    for what, names in (("engines", ["simulator", "flare", "flower"]), ("tasks", [*TASKS])):
+        lines = say("list", what)[1].splitlines()
+        assert [line.split()[0] for line in lines] == names
+        assert all(len(line.split()) > 4 for line in lines)
+    assert json.loads(say("list", "engines", "--json")[1]) == [*ENGINES]
+
+
+def test_built_in_studies_are_listed_shown_and_checked_by_name(say, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = say("list", "studies")
+    assert code == 0
+    assert "demo                   Three synthetic hospitals" in out.splitlines()
+    assert json.loads(say("list", "studies", "--json")[1]) == [*builtin_studies()]
+    code, out, err = say("show", "demo")
+    assert (code, err) == (0, "")
+    Path("demo").write_text(out)
+    assert say("check", "demo", "--json") == say("check", "./demo", "--json")
+    Path("demo").write_text("not a study")
+    assert say("check", "demo")[0] == 0
+    assert say("check", "./demo")[0] == 2
+    assert say("show", "study-lgg-bad-site")[2] == (
+        f"its data list is {study_path('study-lgg').with_suffix('.csv')}: copy it, too\n"
+    )
 
 
 def test_help_and_import_stay_light() -> None:

@@ -48,7 +48,7 @@ def test_inspect_prints_draws_and_writes_a_study_that_is_valid(listing, tmp_path
     )
     assert "auto" not in {line.split()[1] for line in checked.splitlines() if "pipeline." in line}
     assert cli._main(["data", "inspect", str(listing), "--study", str(study)]) == 2
-    assert "it exists already" in capsys.readouterr().err
+    assert "the file exists already" in capsys.readouterr().err
 
 
 def test_inspect_speaks_json_and_tells_every_bad_case(listing, capsys) -> None:

@@ -403,7 +403,7 @@ def lgg_home() -> Path | None:
 @pytest.mark.data
 @pytest.mark.skipif(lgg_home() is None, reason="lgg_flair_3d is not in AUTOFEDAVG_DATA")
 def test_lower_grade_gliomas_are_shown_as_stored_without_the_dark_around_the_head() -> None:
-    study = read_study(ROOT / "configs" / "study-lgg.toml", [f"task.root={lgg_home()}"])
+    study = read_study("study-lgg", [f"task.root={lgg_home()}"])
     collection = study.runs[0].on_fold(0, [0]).task.collection()
     for site, cases in collection.cases.items():
         scan, label = collection.load(cases[0])

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autofedavg.studies.study_file import study_path
 from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.inspection.look import inspect
 from autofedavg.tasks.lists.starting import starting_study
@@ -23,7 +24,9 @@ def lgg_home() -> Path | None:
 @pytest.mark.data
 @pytest.mark.skipif(lgg_home() is None, reason="lgg_flair_3d is not in AUTOFEDAVG_DATA")
 def test_the_lower_grade_gliomas(tmp_path) -> None:
-    task = Datalist(datalist=str(ROOT / "configs" / "study-lgg.csv"), root=str(lgg_home()), fold=0)
+    task = Datalist(
+        datalist=str(study_path("study-lgg").with_suffix(".csv")), root=str(lgg_home()), fold=0
+    )
     found = inspect(task)
     text = found.text()
     assert "109 cases of 4 sites" in text

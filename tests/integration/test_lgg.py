@@ -9,10 +9,10 @@ import pytest
 
 from autofedavg import cli, read_study
 from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.studies.study_file import study_path
 
 ROOT = Path(__file__).parents[2]
-STUDY = ROOT / "configs" / "study-lgg.toml"
-LIST = ROOT / "configs" / "study-lgg.csv"
+LIST = study_path("study-lgg").with_suffix(".csv")
 
 
 def data_home() -> Path:
@@ -34,7 +34,7 @@ def test_the_committed_folds_test_every_patient_once() -> None:
     patients = Counter(row["case"].rpartition("_")[0] for row in rows)
     assert set(patients.values()) == {1}  # one case a patient: a split by case is one by patient
     assert all(row["case"].split("_")[1] == row["site"] for row in rows)
-    study = read_study(STUDY)
+    study = read_study("study-lgg")
     tested = Counter()
     for run, fold, seed in study.jobs():
         if run.name == "fedavg" and seed == 0:
@@ -50,7 +50,7 @@ def test_the_committed_folds_test_every_patient_once() -> None:
 
 
 def test_nothing_is_resampled_where_the_spacing_is_unknown() -> None:
-    for run in read_study(STUDY).runs:
+    for run in read_study("study-lgg").runs:
         assert run.task.pipeline.spacing == "keep"
         assert run.task.pipeline.normalise == "zscore"
 
@@ -71,7 +71,7 @@ def test_a_short_run_improves_over_its_first_round(scans, tmp_path) -> None:
     }
     sets = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
     only = ["--only", "n-dirichlet", "--folds", "0", "--seeds", "0", "--set", "method.S=5"]
-    assert cli._main(["run", str(STUDY), *only, *sets, "--out", str(tmp_path)]) == 0
+    assert cli._main(["run", "study-lgg", *only, *sets, "--out", str(tmp_path)]) == 0
     run = RunFolder(tmp_path / "study-lgg" / "n-dirichlet" / "fold-0" / "seed-0")
     scores = [line["validation"]["mean"] for line in run.rounds()]
     assert scores[-1] > 1.2 * scores[0]

@@ -12,7 +12,6 @@ from autofedavg.tasks.archives.covid import CHALLENGE, Covid
 from autofedavg.tasks.archives.pancreas import Pancreas
 from lookalikes_ct import ball, save_nifti, scaled, write_covid, write_pancreas, write_series
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = [
     "--set", "task.cases=1", "--set", "task.pipeline.network=unet",
     "--set", "task.pipeline.channels=[4,8]", "--set", "task.pipeline.overlap=0.25",
@@ -44,11 +43,11 @@ def test_without_data_both_studies_are_valid_and_say_what_is_missing(
         ("table2-covid", "covid", 199),
         ("table3-pancreas", "pancreas", 391),
     ):
-        code, out, _ = say("check", CONFIGS / f"{study}.toml")
+        code, out, _ = say("check", study)
         assert code == 0
         assert f"in {tmp_path / task}: {count} of {count} cases are missing" in out
         assert f"`autofedavg data {task}` says which and where to get them" in out
-        code, out, err = say("run", CONFIGS / f"{study}.toml", "--out", tmp_path / "runs")
+        code, out, err = say("run", study, "--out", tmp_path / "runs")
         assert code == 3
         assert f"lies below {tmp_path / task}" in err
 
@@ -84,7 +83,7 @@ def test_data_says_what_to_download_under_which_licence_and_where_to_put_it(
         (["covid", "--out", "seen"], "--out and --study belong to `data inspect`"),
         (["covid", "--set", "case=1"], "task.case is not a setting of covid; did you mean cases?"),
         (["covid", "--set", "cases=-1"], "task.cases: input should be greater than or equal to 0"),
-        (["inspect", "a.csv", "--study", __file__], "it exists already; name another file"),
+        (["inspect", "a.csv", "--study", __file__], "the file exists already; name another file"),
     ],
 )
 def test_bad_usage_of_data_is_told(say, arguments, told) -> None:
@@ -149,7 +148,7 @@ def test_missing_cases_are_told_one_by_one_and_all_at_once(say, pancreas, tmp_pa
     assert code == 3
     assert all(line in err for line in expected)
     code, _, err = say(
-        "run", CONFIGS / "table3-pancreas.toml", *SMALL, "--set", f"task.root={pancreas}",
+        "run", "table3-pancreas", *SMALL, "--set", f"task.root={pancreas}",
         "--set", "task.pipeline.roi=[16,16,16]", "--out", tmp_path / "runs",
     )  # fmt: skip
     assert code == 3
@@ -239,7 +238,7 @@ def test_what_headers_do_not_show_is_told_when_files_are_read(say, covid) -> Non
 
 def test_covid_from_files_to_table(say, covid, tmp_path) -> None:
     code, _, err = say(
-        "run", CONFIGS / "table2-covid.toml", *SMALL, "--set", f"task.root={covid}",
+        "run", "table2-covid", *SMALL, "--set", f"task.root={covid}",
         "--set", "task.pipeline.roi=[16,16,8]", "--set", "rounds=2", "--seeds", "0",
         "--only", "fedavg", "--only", "n-dirichlet", "--out", tmp_path / "runs",
     )  # fmt: skip
@@ -258,7 +257,7 @@ def test_covid_from_files_to_table(say, covid, tmp_path) -> None:
 
 def test_pancreas_from_files_to_scores(say, pancreas, tmp_path) -> None:
     code, _, err = say(
-        "run", CONFIGS / "table3-pancreas.toml", *SMALL, "--set", f"task.root={pancreas}",
+        "run", "table3-pancreas", *SMALL, "--set", f"task.root={pancreas}",
         "--set", "task.pipeline.roi=[32,32,16]", "--set", "rounds=1", "--seeds", "0",
         "--only", "fedavg", "--out", tmp_path / "runs",
     )  # fmt: skip

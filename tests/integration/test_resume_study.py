@@ -8,8 +8,8 @@ import pytest
 from tests_tiny import TINY
 
 from autofedavg import Machine, resume, run_study
-from autofedavg.experiment.config import read_study
 from autofedavg.studies.observer import Observer
+from autofedavg.studies.study_file import read_study
 
 
 class Stopped(Exception):

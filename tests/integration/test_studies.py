@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from autofedavg.core.errors import ConfigError
-from autofedavg.experiment.config import parse_run, parse_study, read_study
+from autofedavg.experiment.config import parse_run, parse_study
+from autofedavg.studies.study_file import builtin_studies, read_study
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 ROW = {"name": "row", "task": {"name": "synthetic"}, "method": {"name": "auto-fedavg"}}
 
 
@@ -16,9 +16,11 @@ def row(**change) -> dict:
     return {"run": [{**ROW, **change}]}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_shipped_study_is_valid(path) -> None:
-    assert read_study(path).runs
+@pytest.mark.parametrize("name", builtin_studies())
+def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
+    study = read_study(name)
+    assert study.runs
+    assert study.name == name
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,20 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path) -> None:
     path.write_text("= 3")
     with pytest.raises(ConfigError, match="not a TOML file"):
         read_study(path)
+
+
+def test_a_bare_name_is_built_in_and_a_path_is_a_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = '[[run]]\nname = "own"\ntask.name = "synthetic"\nmethod.name = "fedavg"\n'
+    for name in ("demo", "demo.toml", "own"):
+        Path(name).write_text(own)
+    assert len(read_study("demo").runs) > 1
+    for path in ("./demo", "demo.toml", tmp_path / "demo", f"../{tmp_path.name}/demo"):
+        assert [run.name for run in read_study(path).runs] == ["own"]
+    with pytest.raises(ConfigError, match=r"^'own' is not a built-in study; write \./own$"):
+        read_study("own")
+    with pytest.raises(ConfigError, match=r"^\.: not a TOML file"):
+        read_study("./")
 
 
 def test_rows_take_the_base_and_change_it() -> None:

@@ -9,14 +9,14 @@ import pytest
 from monai.data.utils import dense_patch_slices
 from monai.inferers.utils import _get_scan_interval
 
-from autofedavg.experiment.config import read_study
+from autofedavg.studies.study_file import read_study
 from autofedavg.tasks.archives.covid import Covid
 from autofedavg.tasks.archives.pancreas import Pancreas
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.segmentation import network
 from autofedavg.tasks.lists.task import Datalist
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data.md"
 ROWS = [
     "Local only", "FedAvg", "FedAvg - even", "FedProx", "Auto-FedAvg-L-Softmax",
     "Auto-FedAvg-L-Dirichlet", "Auto-FedAvg-N-Softmax", "Auto-FedAvg-N-Dirichlet",
@@ -26,12 +26,12 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def covid():
-    return read_study(CONFIGS / "table2-covid.toml")
+    return read_study("table2-covid")
 
 
 @pytest.fixture(scope="module")
 def pancreas():
-    return read_study(CONFIGS / "table3-pancreas.toml")
+    return read_study("table3-pancreas")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_no_row_sets_what_only_the_task_should_say(covid, pancreas) -> None:
 
 def test_the_pipeline_for_hospitals_of_your_own_is_the_covid_pipeline() -> None:
     """docs/how-to/data.md writes it out for the task `datalist`."""
-    page = (CONFIGS.parent / "docs" / "how-to" / "data.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     task = tomllib.loads(block)["base"]["task"]
     how = Datalist.model_validate_json(json.dumps(task)).pipeline.pipeline()

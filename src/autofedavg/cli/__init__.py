@@ -25,6 +25,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
     "check": studies.check,
+    "show": studies.show,
     "watch": live.watch,
     "report": results.report,
     "serve": results.serve,
@@ -35,7 +36,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "export": jobs.export,
     "allow": jobs.allow,
     "data": data.data,
-    "list": data.list_,
+    "list": studies.list_,
 }
 for _name, _verb in VERBS.items():
     app.command(_name)(_verb)

@@ -1,19 +1,22 @@
-"""Verbs about data and what is registered: data, list."""
+"""The verb about data: data."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autofedavg.cli.app import AsJson, watched
-from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from autofedavg.tasks.base import Task
 
 
 def data(
-    what: Annotated[str, typer.Argument(help="A task, or `inspect`: look at your own data.")],
+    what: Annotated[str, typer.Argument(help="A task, or `inspect`: describe your own data.")],
     listing: Annotated[
         Path | None, typer.Argument(metavar="[LIST]", help="The data list, .csv or .json.")
     ] = None,
@@ -26,7 +29,7 @@ def data(
         typer.Option("--set", help="Change a setting of the task, e.g. cases=2. Repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="inspect: also write what was seen here.")
+        Path | None, typer.Option(help="inspect: also write the result to this folder.")
     ] = None,
     study: Annotated[
         Path | None, typer.Option(help="inspect: write a study to start from to this file.")
@@ -34,32 +37,73 @@ def data(
     as_json: AsJson = False,
 ) -> None:
     """Say what to download and where to put it; verify it; prepare it. Or inspect your own."""
-    from autofedavg.cli.data_output import inspect_list, verify_task
     from autofedavg.experiment.data_summary import read_task
 
-    looking = what == "inspect"
-    if (out or study) and not looking:
+    inspecting = what == "inspect"
+    if (out or study) and not inspecting:
         raise ConfigError("--out and --study belong to `data inspect`", where=f"data {what}")
     if study and study.exists():
-        raise ConfigError("it exists already", where=str(study), remedy="name another file")
-    task = read_task("datalist" if looking else what, listing, root, sets or [])
-    if looking:
-        inspect_list(task, out, study, as_json, typer.echo, watched)
+        raise ConfigError("the file exists already", where=str(study), remedy="name another file")
+    task = read_task("datalist" if inspecting else what, listing, root, sets or [])
+    if inspecting:
+        _inspect(task, out, study, as_json)
     else:
-        verify_task(task, prepare, as_json, typer.echo, watched)
+        _verify(task, prepare, as_json)
 
 
-def list_(
-    what: Annotated[str, typer.Argument(help="methods, tasks or engines.")],
-    as_json: AsJson = False,
-) -> None:
-    """List what is registered."""
-    from autofedavg.engines import ENGINES
-    from autofedavg.methods import METHODS
-    from autofedavg.tasks import TASKS
+def _verify(task: Task, prepare: bool, as_json: bool) -> None:
+    """Prints what the data is and which of it is present; prepares it if asked.
 
-    known = {"methods": METHODS, "tasks": TASKS, "engines": ENGINES}
-    if what not in known:
-        raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, known))
-    names = list(known[what])
-    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+    Raises:
+        DataError: something is missing or unfit.
+    """
+    found: dict[str, Any] = {"task": str(getattr(task, "name", "")), "about": task.about()}
+    found |= {"found": [], "prepared": False, "error": None}
+    if not as_json:
+        typer.echo(f"{found['about']}\n")
+    try:
+        found["found"] = watched(task.verify)
+        if not as_json:
+            typer.echo("\n".join(found["found"]))
+        if prepare:
+            watched(task.prepare)
+            found["prepared"] = True
+            if not as_json:
+                typer.echo("every case is prepared")
+    except DataError as error:
+        if as_json:
+            typer.echo(json.dumps({**found, "error": str(error)}, indent=1))
+        raise
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+
+
+def _inspect(task: Any, out: Path | None, study: Path | None, as_json: bool) -> None:
+    """Prints how the sites of a data list differ; writes a page and a study if asked."""
+    from autofedavg.tasks.inspection.look import inspect
+    from autofedavg.tasks.lists.splits import split_file
+    from autofedavg.tasks.lists.starting import starting_study
+
+    split = split_file(task.listing, task.split_seed)
+    known = split.exists()
+    result = watched(lambda progress: inspect(task, progress))
+    typer.echo(json.dumps(result.as_json(), indent=1) if as_json else result.text())
+    written = [split] if split.exists() and not known else []
+    if out:
+        written += result.write(out)
+    if study:
+        text = starting_study(
+            Path(task.datalist), task.root, allow_outside=task.allow_outside, folder=study.parent
+        )
+        try:
+            study.parent.mkdir(parents=True, exist_ok=True)
+            study.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise DataError(
+                f"the study cannot be written: {error.strerror}",
+                where=str(study),
+                remedy="name a file in a folder that can be written",
+            ) from error
+        written.append(study)
+    for path in written:
+        typer.echo(f"written: {path}", err=True)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from autofedavg.cli.app import AsJson, Sets
-from autofedavg.cli.studies import StudyFile, Wait
+from autofedavg.cli.studies import StudyName, Wait
 
 
 def export(
     engine: Annotated[str, typer.Argument(help="flare or flower.")],
-    study: StudyFile,
+    study: StudyName,
     only: Annotated[str, typer.Option("--only", help="The row to export.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must not be there yet.")],
     seed: Annotated[

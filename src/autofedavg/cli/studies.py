@@ -1,4 +1,4 @@
-"""Verbs that run a study: run, resume, check."""
+"""Verbs about studies: run, resume, check, show, list."""
 
 from __future__ import annotations
 
@@ -9,53 +9,67 @@ from typing import Annotated
 import typer
 
 from autofedavg.cli.app import AsJson, Sets, watched
-from autofedavg.core.errors import ConfigError
+from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.registry import Registry
 
-StudyFile = Annotated[Path, typer.Argument(help="A study: a TOML file with one run table per row.")]
-Only = Annotated[list[str] | None, typer.Option("--only", help="Run this row alone. Repeatable.")]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="A built-in study's name (see `list studies`), or the path of a TOML file. "
+        "With a slash or .toml it is a path: write ./demo for a file called demo.",
+    ),
+]
+Only = Annotated[list[str] | None, typer.Option("--only", help="Run only this row. Repeatable.")]
 SeedList = Annotated[str, typer.Option(help="Seeds instead of the study's, e.g. 0,1,2.")]
 FoldList = Annotated[str, typer.Option(help="Folds instead of the study's, e.g. 0,1.")]
 Engine = Annotated[str, typer.Option(help="Engine: see `autofedavg list engines`.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Worker processes (default: chosen; never changes results).", min=1),
+    typer.Option(help="Worker processes (default: automatic; never changes results).", min=1),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(help="Threads per worker (default: chosen; may change last bits).", min=1),
+    typer.Option(help="Threads per worker (default: automatic; may change the last bits).", min=1),
 ]
 AtOnce = Annotated[
     int,
-    typer.Option(help="Runs at a time, each a process of its own (never changes results).", min=1),
+    typer.Option(help="Runs in parallel, one process each (never changes results).", min=1),
 ]
 Supervise = Annotated[
     bool,
     typer.Option(
-        "--supervise", help="On a real engine: start anew, from the last round, what ends early."
+        "--supervise",
+        help="With flare or flower: restart a job that ends early, from its last checkpoint.",
     ),
 ]
 Wait = Annotated[
     float,
     typer.Option(
-        help="Seconds a real engine's server waits for sites to join.",
+        help="With flare or flower: seconds the server waits for sites to join.",
         min=1.0,
         max=7 * 86400.0,
     ),
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", help="Also copy to tensorboard or mlflow. Repeatable."),
+    typer.Option("--track", help="Also log to tensorboard or mlflow. Repeatable."),
 ]
+ABOUT_ENGINES = {
+    "simulator": "All sites on this machine, in worker processes.",
+    "flare": "NVIDIA FLARE: the server and every site are processes that talk over TLS.",
+    "flower": "Flower: the server and every site are processes that talk over TLS.",
+}
 
 
 def run(
-    study: StudyFile,
+    study: StudyName,
     only: Only = None,
     seeds: SeedList = "",
     folds: FoldList = "",
     sets: Sets = None,
-    out: Annotated[Path, typer.Option(help="Where run folders are written.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     engine: Engine = "simulator",
     device: Device = "cpu",
     workers: Workers = None,
@@ -67,30 +81,26 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a study: every row with every seed."""
-    from autofedavg.experiment.config import read_study
     from autofedavg.monitor.progress import watching
     from autofedavg.monitor.trackers.registry import tracking
     from autofedavg.studies.launch import run_study
     from autofedavg.studies.machine import Machine
     from autofedavg.studies.observer import Observers
+    from autofedavg.studies.study_file import read_study
 
     plan = read_study(
-        study,
-        sets or [],
-        _numbers(seeds, "seeds"),
-        only or [],
-        _numbers(folds, "folds"),
+        study, sets or [], _numbers(seeds, "seeds"), only or [], _numbers(folds, "folds")
     )
     machine = Machine(engine, device, workers, threads, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:
         home = run_study(plan, out, machine, Observers(bars, *trackers), at_once)
-    _say_where(home, as_json)
+    _print_folder(home, as_json)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="A run folder, or a study's folder.")],
-    engine: Annotated[str, typer.Option(help="Engine; as before when left out.")] = "",
-    device: Annotated[str, typer.Option(help="Device; as before when left out.")] = "",
+    engine: Annotated[str, typer.Option(help="Engine (default: as before).")] = "",
+    device: Annotated[str, typer.Option(help="Device (default: as before).")] = "",
     workers: Workers = None,
     at_once: AtOnce = 1,
     supervise: Supervise = False,
@@ -98,27 +108,73 @@ def resume(
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on from the last checkpoint: the same bits as if never stopped."""
+    """Continue from the last checkpoint: bit-identical to a run that was never stopped."""
     from autofedavg.monitor.progress import watching
     from autofedavg.monitor.trackers.registry import tracking
-    from autofedavg.studies.launch import resume as go_on
+    from autofedavg.studies.launch import resume as resume_runs
     from autofedavg.studies.machine import Machine
     from autofedavg.studies.observer import Observers
 
     machine = Machine(engine or None, device or None, workers, None, supervise, wait)
     with tracking(track or []) as trackers, watching() as bars:
-        home = go_on(folder, machine, Observers(bars, *trackers), at_once)
-    _say_where(home, as_json)
+        home = resume_runs(folder, machine, Observers(bars, *trackers), at_once)
+    _print_folder(home, as_json)
 
 
-def check(study: StudyFile, sets: Sets = None, as_json: AsJson = False) -> None:
+def check(study: StudyName, sets: Sets = None, as_json: AsJson = False) -> None:
     """Validate a study; print every value with its origin, the traffic and the memory it needs."""
-    from autofedavg.experiment.config import read_study
     from autofedavg.experiment.forecast import forecast, forecast_text
+    from autofedavg.studies.study_file import read_study
 
     plan = read_study(study, sets or [])
-    seen = watched(lambda progress: forecast(plan, progress))
-    typer.echo(json.dumps(seen, indent=1) if as_json else forecast_text(seen))
+    costs = watched(lambda progress: forecast(plan, progress))
+    typer.echo(json.dumps(costs, indent=1) if as_json else forecast_text(costs))
+
+
+def show(study: StudyName) -> None:
+    """Print a study's TOML file, to start your own from: `show demo > mine.toml`."""
+    from autofedavg.studies.study_file import study_path, study_values
+
+    path = study_path(study)
+    listing = study_values(path).get("base", {}).get("task", {}).get("datalist")
+    typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    if listing:
+        typer.echo(f"its data list is {path.parent / listing}: copy it, too", err=True)
+
+
+def list_(
+    what: Annotated[str, typer.Argument(help="studies, methods, tasks or engines.")],
+    as_json: AsJson = False,
+) -> None:
+    """List the built-in studies, or the methods, tasks and engines; other packages' included."""
+    from autofedavg.methods import METHODS
+    from autofedavg.studies.study_file import builtin_studies
+    from autofedavg.tasks import TASKS
+
+    known = {"studies", "methods", "tasks", "engines"}
+    if what not in known:
+        raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, known))
+    registry = {"methods": METHODS, "tasks": TASKS}.get(what)
+    lines: dict[str, str] = builtin_studies() if what == "studies" else ABOUT_ENGINES
+    if registry is not None:
+        lines = dict.fromkeys(registry, "") if as_json else _abouts(registry)
+    if as_json:
+        typer.echo(json.dumps([*lines]))
+        return
+    width = max(map(len, lines))
+    for name, line in lines.items():
+        typer.echo(f"{name:<{width}}  {line}")
+
+
+def _abouts(registry: Registry) -> dict[str, str]:
+    """The first line of each class's docstring, or why it cannot be used."""
+    lines = {}
+    for name in registry:
+        try:
+            lines[name] = (registry[name].__doc__ or "").strip().partition("\n")[0]
+        except ConfigError as error:
+            lines[name] = f"cannot be used: {error}"
+    return lines
 
 
 def _numbers(text: str, option: str) -> list[int] | None:
@@ -130,5 +186,5 @@ def _numbers(text: str, option: str) -> list[int] | None:
         ) from None
 
 
-def _say_where(home: Path, as_json: bool) -> None:
+def _print_folder(home: Path, as_json: bool) -> None:
     typer.echo(json.dumps({"folder": str(home)}) if as_json else f"run folder: {home}")

@@ -7,7 +7,6 @@ expressions; the only composition is base, row and `--set key=value`.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,39 +63,6 @@ class Study:
         ]
 
 
-def read_study(
-    path: Path | str,
-    overrides: Sequence[str] = (),
-    seeds: Sequence[int] | None = None,
-    only: Sequence[str] = (),
-    folds: Sequence[int] | None = None,
-    sites: Sequence[str] | None = None,
-) -> Study:
-    """Reads and checks a study file.
-
-    Args:
-        path: the TOML file.
-        overrides: "key=value" settings for every row that is read, as given to `--set`.
-        seeds: seeds to use instead of the file's.
-        only: names of the rows to read; all when empty.
-        folds: folds to use instead of the file's.
-        sites: names of the sites, where the data that tells them is not at hand.
-
-    Raises:
-        ConfigError: says what is wrong, in which row, and what to do.
-    """
-    path = Path(path)
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            "no such study file", where=str(path), remedy="name a TOML file, e.g. configs/demo.toml"
-        ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
-    return parse_study(raw, path.name, overrides, seeds, only, path.parent, folds, sites)
-
-
 def parse_study(
     raw: Values,
     where: str,
@@ -107,7 +73,7 @@ def parse_study(
     folds: Sequence[int] | None = None,
     sites: Sequence[str] | None = None,
 ) -> Study:
-    """`read_study` for values that are already in memory; their paths begin at `folder`."""
+    """Checks a study's values, as `read_study` does; their paths begin at `folder`."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
     head = table(raw, "study", where)
     refuse_unknown(head, {"name", "title", "seeds", "folds", "baseline"}, f"{where}: study")

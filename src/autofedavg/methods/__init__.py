@@ -1,6 +1,8 @@
-"""Methods: one file and one line each; and what the author of a method imports."""
+"""Methods: ours, one file and one line each, and those that other packages add.
 
-from __future__ import annotations
+A package adds a method by an entry point in the group `autofedavg.methods`. What an author of a
+method needs is exported here: `Method`, `Round`, `Federation`, `setting`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,12 +27,12 @@ METHODS = Registry(
         "fedprox": "autofedavg.methods.fedprox:FedProx",
         "local-only": "autofedavg.methods.local_only:LocalOnly",
     },
+    group="autofedavg.methods",
+    base="autofedavg.methods.base:Method",
 )
 
 
-def __getattr__(name: str) -> Any:
-    """Imports PyTorch only for those who ask: listing the methods must stay fast."""
+def __getattr__(name: str) -> Any:  # imported when first used: they bring PyTorch
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    homes = {"Round": "algorithm", "setting": "core.settings", "Federation": "federation.port"}
-    return getattr(import_module(f"autofedavg.{homes.get(name, 'methods.base')}"), name)
+    return getattr(import_module("autofedavg"), name)

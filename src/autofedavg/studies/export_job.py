@@ -10,7 +10,7 @@ from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.seeds import global_seed
 from autofedavg.engines import EXPORTS
 from autofedavg.engines.remote.job import WAIT, Job
-from autofedavg.experiment.config import read_study
+from autofedavg.studies.study_file import read_study
 from autofedavg.tasks.base import Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

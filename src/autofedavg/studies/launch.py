@@ -30,8 +30,8 @@ from autofedavg.experiment.run import check_run
 from autofedavg.experiment.secret import kept_secret
 from autofedavg.studies.machine import Machine, about_run, clients, machine_of
 from autofedavg.studies.observer import Observer
-from autofedavg.studies.parallel import check_abreast, run_abreast
-from autofedavg.studies.study_file import Wanted, listed_runs, write_agenda
+from autofedavg.studies.parallel import check_at_once, run_in_parallel
+from autofedavg.studies.planned_runs import PlannedRun, planned_runs, write_study_json
 from autofedavg.tasks.base import Progress, Task
 
 
@@ -59,7 +59,7 @@ def run_study(
         RunError: a run folder exists already; nothing has been touched then.
     """
     machine = (machine or Machine()).resolved()
-    check_abreast(at_once, machine)
+    check_at_once(at_once, machine)
     ENGINES[str(machine.engine)]  # what cannot be had is told before any work
     checked_device(str(machine.device))
     observer = observer or Observer()
@@ -69,7 +69,7 @@ def run_study(
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
     wanted = [
-        Wanted(run_path(home, config.name, seed, fold), config, seed, machine)
+        PlannedRun(run_path(home, config.name, seed, fold), config, seed, machine)
         for config, fold, seed in study.jobs()
     ]
     for run in wanted:
@@ -81,7 +81,7 @@ def run_study(
             )
     for run in wanted:
         run.config.task.check()
-    write_agenda(home, study, machine)
+    write_study_json(home, study, machine)
     _run_all(wanted, machine, observer, at_once)
     return home
 
@@ -104,7 +104,7 @@ def resume(
     """
     path = Path(path)
     machine = machine or Machine()
-    check_abreast(at_once, machine)
+    check_at_once(at_once, machine)
     observer = observer or Observer()
     if (path / "config.toml").is_file():
         values = read_toml(path / "config.toml")
@@ -116,13 +116,13 @@ def resume(
             )
         config = parse_run(values, str(path))
         before = read_json(path / "environment.json")
-        wanted = [Wanted(path, config, int(before["seed"]), machine)]
+        wanted = [PlannedRun(path, config, int(before["seed"]), machine)]
     elif (path / STUDY).is_file():
-        wanted = listed_runs(path, machine)
+        wanted = planned_runs(path, machine)
     else:
         linked = (up for up in path.absolute().parents[1:3] if (up / STUDY).is_file())
         home = study_home(path) or next(linked, None)  # a row's folder may be a link elsewhere
-        listed = listed_runs(home, machine) if home else []
+        listed = planned_runs(home, machine) if home else []
         wanted = [run for run in listed if run.folder.resolve() == path.resolve()]
         if not wanted:
             raise RunError(
@@ -134,9 +134,11 @@ def resume(
     return path
 
 
-def _run_all(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_once: int) -> None:
+def _run_all(
+    wanted: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int
+) -> None:
     if at_once > 1 and len(wanted) > 1:
-        run_abreast(wanted, asked, observer, at_once)
+        run_in_parallel(wanted, asked, observer, at_once)
         return
     problems: dict[str, Problem] = {}
     with ExitStack() as engines:

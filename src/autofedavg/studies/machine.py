@@ -76,14 +76,14 @@ def about_run(
     layers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """environment.json: what a run ran on, and all that going on with it must keep."""
-    plan = getattr(federation.transport, "plan", machine)
+    transport: Any = federation.transport  # a simulator, which has chosen what was left open
     return environment(
         str(machine.device),
         seed=seed,
         engine=machine.engine,
         asked_device=machine.device,
-        threads=plan.threads,
-        workers=plan.workers,
+        threads=transport.plan.threads,
+        workers=transport.plan.workers,
         data=data,
         metric=metric,
         folds=list(folds),

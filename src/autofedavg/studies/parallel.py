@@ -22,7 +22,7 @@ from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.following import Following
 from autofedavg.studies.machine import Machine, machine_of
 from autofedavg.studies.observer import Observer
-from autofedavg.studies.study_file import Wanted
+from autofedavg.studies.planned_runs import PlannedRun
 
 LOOK = 0.2  # seconds between two looks at the folders
 SAID = 2000  # characters of what a process said last, where it ended in a way nobody foresaw
@@ -38,14 +38,14 @@ class _Process:
     """
 
     number: int
-    run: Wanted
+    run: PlannedRun
     following: Following
     observer: Observer
     answer: Path
     output: Path
 
 
-def check_abreast(at_once: int, machine: Machine) -> None:
+def check_at_once(at_once: int, machine: Machine) -> None:
     """Refuses what cannot be done so many at a time.
 
     Raises:
@@ -61,7 +61,9 @@ def check_abreast(at_once: int, machine: Machine) -> None:
         )
 
 
-def run_abreast(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at_once: int) -> None:
+def run_in_parallel(
+    wanted: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int
+) -> None:
     """Carries out the runs that are not finished, so many at a time.
 
     Args:
@@ -74,7 +76,7 @@ def run_abreast(wanted: Sequence[Wanted], asked: Machine, observer: Observer, at
         ConfigError: runs cannot be computed so.
         AutoFedAvgError: some have failed; the others are finished.
     """
-    waiting: deque[tuple[int, Wanted]] = deque()
+    waiting: deque[tuple[int, PlannedRun]] = deque()
     for index, run in enumerate(wanted, 1):
         if run.finished:
             observer.found(run.folder)
@@ -115,7 +117,7 @@ class _Processes:
         for process in self.running:
             _mark_interrupted(process.run.folder)
 
-    def start(self, run: Wanted, observer: Observer) -> None:
+    def start(self, run: PlannedRun, observer: Observer) -> None:
         """Starts a process that begins the run, or goes on with it."""
         self._count += 1
         answer, output = (
@@ -148,24 +150,24 @@ class _Processes:
             else:
                 self._failed(process.run, process.observer, _failure(process))
 
-    def _failed(self, run: Wanted, observer: Observer, error: AutoFedAvgError) -> None:
+    def _failed(self, run: PlannedRun, observer: Observer, error: AutoFedAvgError) -> None:
         self.failures.append(error)
         observer.failed(run.folder, error)
 
 
-def _check(run: Wanted, asked: Machine, at_once: int) -> None:
+def _check(run: PlannedRun, asked: Machine, at_once: int) -> None:
     """Refuses what cannot be before anything is started."""
     if not run.begun:
-        check_abreast(at_once, run.machine.resolved())
+        check_at_once(at_once, run.machine.resolved())
         return
     try:
         machine = machine_of(run.folder, asked).resolved()
     except RunError:  # a damaged folder: its process says so, and the others go on
         return
-    check_abreast(at_once, machine)
+    check_at_once(at_once, machine)
 
 
-def _prepare(runs: Sequence[Wanted], observer: Observer) -> None:
+def _prepare(runs: Sequence[PlannedRun], observer: Observer) -> None:
     """Data that are worked out once and kept: before several processes look for them."""
     known = set()
     for run in runs:

@@ -1,100 +1,81 @@
-"""The runs that a study asks for, and the file in its folder that lists them: study.json."""
+"""Study files: those that come with the package, by name, and your own, by path."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from autofedavg.core.errors import RunError
-from autofedavg.experiment.config import Study, parse_run
-from autofedavg.experiment.folder import STUDY, Ledger, in_order, read_json, run_path
-from autofedavg.experiment.folder_writer import disk_errors, write_atomically
-from autofedavg.experiment.rows import RunConfig
-from autofedavg.studies.machine import Machine
+from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.experiment.config import Study, parse_study
+from autofedavg.experiment.validation import Values
 
-NOTED = ("engine", "device", "threads")  # of the machine that a run was asked for on
+BUILTIN = Path(__file__).with_name("builtin")
 
 
-class Wanted(NamedTuple):
-    """A run that is to be there.
+def builtin_studies() -> dict[str, str]:
+    """Name and title of every study that comes with the package."""
+    return {name: study_values(study_path(name))["study"]["title"] for name in _names()}
 
-    Attributes:
-        folder: where.
-        config: its row.
-        seed: of the run.
-        machine: where to compute it if it was not begun.
+
+def study_path(study: Path | str) -> Path:
+    """The study's file: a path (with a slash or .toml) is a file, a bare name a built-in study.
+
+    Raises:
+        ConfigError: there is no such file, or no built-in study of that name.
     """
-
-    folder: Path
-    config: RunConfig
-    seed: int
-    machine: Machine
-
-    @property
-    def begun(self) -> bool:
-        return (self.folder / "config.toml").exists()
-
-    @property
-    def finished(self) -> bool:
-        return Ledger(self.folder).finished
-
-
-def listed_runs(home: Path, asked: Machine) -> list[Wanted]:
-    """All runs of a study's folder; those to begin on the machine noted there, if not asked."""
-    found = []
-    for row in read_json(home / STUDY)["runs"]:
-        config = parse_run(row["config"], str(home))
-        folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
-        machines = row.get("machines") or [{}] * len(row["jobs"])  # earlier versions noted none
-        for (fold, seed), noted in zip(row["jobs"], machines, strict=True):
-            kept = {key: getattr(asked, key) or noted.get(key) for key in NOTED}
-            found.append(
-                Wanted(
-                    run_path(home, config.name, seed, fold),
-                    config if fold is None else config.on_fold(fold, folds),
-                    seed,
-                    replace(asked, **kept),
-                )
-            )
-    return found
+    path, known = Path(study), _names()
+    if path.suffix == ".toml" or path.name != str(study):
+        if path.exists():
+            return path
+        remedy = "name a TOML file, or one of `autofedavg list studies`"
+        if path.stem in known:
+            remedy = f"a study of that name comes with the package: {path.stem}"
+        raise ConfigError("no such study file", where=str(study), remedy=remedy)
+    if path.name in known:
+        return BUILTIN / f"{path.name}.toml"
+    remedy = f"write ./{path}" if path.exists() else did_you_mean(path.name, known)
+    raise ConfigError(f"{str(study)!r} is not a built-in study", remedy=remedy)
 
 
-def write_agenda(home: Path, study: Study, machine: Machine) -> None:
-    """Notes rows and seeds beside the runs; those of an earlier call stay listed."""
-    path = home / STUDY
-    rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
-    for config in study.runs:
-        given = config.values(given_only=True)
-        row = rows.setdefault(config.name, {"jobs": [], "config": given})
-        if row["config"] != given:
-            raise RunError(
-                f"row {config.name!r} is in this study folder with other settings",
-                where=str(home),
-                remedy="give the row another name, or write elsewhere with --out",
-            )
-        jobs = [[fold, seed] for fold in study.folds or (None,) for seed in study.seeds]
-        if any((job[0] is None) != (jobs[0][0] is None) for job in row["jobs"]):
-            raise RunError(
-                f"row {config.name!r} is in this study folder "
-                + ("without folds" if study.folds else "with folds"),
-                where=str(home),
-                remedy="write elsewhere with --out: the two cannot be pooled",
-            )
-        machines = dict(zip(map(tuple, row["jobs"]), row.get("machines", []), strict=False))
-        machines |= {
-            (fold, seed): {key: getattr(machine, key) for key in NOTED} for fold, seed in jobs
-        }
-        row["jobs"] += [job for job in jobs if job not in row["jobs"]]
-        row["machines"] = [machines.get((fold, seed), {}) for fold, seed in row["jobs"]]
-    content = {
-        "name": study.name,
-        "title": study.title,
-        "baseline": study.baseline,
-        "rows": list(study.rows),
-        "runs": in_order(rows, study.rows),
-    }
-    with disk_errors(home):
-        home.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+def read_study(
+    study: Path | str,
+    overrides: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] = (),
+    folds: Sequence[int] | None = None,
+    sites: Sequence[str] | None = None,
+) -> Study:
+    """Reads and checks a study.
+
+    Args:
+        study: the name of a built-in study, or the path of a TOML file (with a slash or .toml).
+        overrides: "key=value" settings for every row that is read, as for `--set`.
+        seeds: seeds to use instead of the study's.
+        only: names of the rows to read; all when empty.
+        folds: folds to use instead of the study's.
+        sites: names of the sites, where the data that tells them is on other machines.
+
+    Raises:
+        ConfigError: says what is wrong, in which row, and what to do.
+    """
+    path = study_path(study)
+    return parse_study(
+        study_values(path), path.name, overrides, seeds, only, path.parent, folds, sites
+    )
+
+
+def study_values(path: Path) -> Values:
+    """A study file's content, unchecked.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"not a TOML file: {error}", where=str(path)) from error
+
+
+def _names() -> list[str]:
+    return sorted(path.stem for path in BUILTIN.glob("*.toml"))

@@ -1,4 +1,7 @@
-"""Tasks: one file and one line each. MONAI lives here and nowhere else."""
+"""Tasks: ours, one file and one line each, and those that other packages add.
+
+A package adds a task by an entry point in the group `autofedavg.tasks`.
+"""
 
 from autofedavg.core.registry import Registry
 
@@ -11,4 +14,6 @@ TASKS = Registry(
         "pancreas": "autofedavg.tasks.archives.pancreas:Pancreas",
         "synthetic": "autofedavg.tasks.synthetic.task:Synthetic",
     },
+    group="autofedavg.tasks",
+    base="autofedavg.tasks.base:Task",
 )
