@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Summary, summarise
 from autofedavg.core.scores import Scores
+from autofedavg.experiment.archive_reader import archives_named
 from autofedavg.experiment.bounded_reader import naming
 from autofedavg.experiment.folder import (
     Ledger,
@@ -104,6 +105,7 @@ class Results:
         return next((row for row in self.rows if row.name == name), None)
 
 
+@archives_named()
 def read_results(
     paths: Sequence[Path],
     baseline: str = "",
@@ -114,7 +116,7 @@ def read_results(
     """Reads run folders into rows.
 
     Args:
-        paths: run folders, or folders above them.
+        paths: run folders, archives, or folders above them.
         baseline: name of the row to test against; the study's own when empty.
         progress: told of every folder; a study on CIFAR-10 has 170,000 scores in each.
         spare_damaged: whether damaged folders are left out and told, as long as there are others.
