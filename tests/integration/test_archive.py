@@ -15,13 +15,14 @@ from autofedavg import cli, read_study, run_study
 from autofedavg.core.errors import RunError
 from autofedavg.experiment.archive import archive
 from autofedavg.experiment.archive_reader import as_folder
+from autofedavg.experiment.config import completed
 from autofedavg.experiment.folder import read_json, run_paths
-from autofedavg.methods import METHODS
+from autofedavg.experiment.rows import plain
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results
-from autofedavg.report.values import NEW_IN_METHODS, NEW_IN_TASKS, shared_settings
-from autofedavg.tasks import TASKS
+from autofedavg.report.values import shared_settings
+from autofedavg.tasks.synthetic.task import SyntheticPipeline
 from folders import write_study
 from published import published
 
@@ -55,7 +56,10 @@ def test_an_archive_gives_the_same_tables_without_the_weights(runs, tmp_path, co
     assert tables(tmp_path / "tiny.zip" / "fedavg") == tables(runs / "fedavg")
     with zipfile.ZipFile(tmp_path / "tiny.zip") as packed:
         names = packed.namelist()
-    kept = ("config.toml", "environment.json", "rounds.jsonl", "scores.csv", "status.json")
+    kept = (
+        "config.toml", "environment.json", "origins.json", "rounds.jsonl", "scores.csv",
+        "status.json",
+    )  # fmt: skip
     assert names == [
         "study.json",
         *(f"{row}/seed-0/{name}" for row in ("fedavg", "n-dirichlet") for name in kept),
@@ -186,22 +190,33 @@ def test_a_repeat_from_another_folder_and_an_older_version_stands_in_the_same_ta
     new = json.loads(json.dumps(old))
     new["method"]["redraw"] = 10
     new["task"] |= {"mirrored": [], "root": "/elsewhere", "datalist": "list.csv", "fold": 3}
-    assert shared_settings(new) == shared_settings(old)
+    first, second = shared_settings([old, new])
+    assert first == second
     for part, key, value in (
         ("task", "mirrored", ["DU"]), ("method", "redraw", 3), ("training", "iterations", 7),
     ):  # fmt: skip
         other = json.loads(json.dumps(new))
         other[part][key] = value
-        assert shared_settings(other) != shared_settings(old)
+        first, second = shared_settings([old, other])
+        assert first != second
 
 
-def test_what_is_filled_in_is_the_default() -> None:
-    for name, settings in NEW_IN_METHODS.items():
-        defaults = METHODS[name]().model_dump(mode="json")
-        assert settings == {key: defaults[key] for key in settings}
-    for name in ("synthetic", "datalist", "pancreas"):
-        defaults = TASKS[name]().model_dump(mode="json")
-        assert {key: defaults[key] for key in NEW_IN_TASKS} == NEW_IN_TASKS
+def test_what_newer_versions_added_is_read_at_its_default() -> None:
+    old = {"method": {"name": "auto-fedavg"}, "task": {"name": "synthetic"}}
+    first, made = shared_settings([old, completed(old)])
+    assert first == made
+    assert (made["method"]["objective"], made["method"]["clip_steps"]) == ("even", 100.0)
+    assert (made["task"]["mirrored"], made["task"]["mirrored_in"]) == ([], ["train"])
+    assert (made["test_local"], made["exchange"]["retries"]) == ("auto", 1)
+    assert made["task"]["pipeline"] == plain(SyntheticPipeline())
+    assert (
+        completed({"method": {"name": "auto-fedavg", "constraint": "softmax"}, "task": {}})[
+            "method"
+        ]["beta0"]
+        == 0.0
+    )  # a default that depends on other settings
+    unknown = {"method": {"name": "x"}, "task": {"name": "y", "z": 1}}
+    assert {**completed(unknown), **unknown} == completed(unknown)
 
 
 def entry(name: str, kind: int = stat.S_IFREG) -> zipfile.ZipInfo:

@@ -113,6 +113,9 @@ HOSTILE: dict[str, dict[str, Spoil]] = {
         "count": values(data__cases={"A": {"train": "many"}}), "versions": values(versions=3),
         "resumed": values(resumed=[3]), "name": values(data__data={}), "folds": values(folds="1"),
     },
+    "origins.json": {
+        **ANY_FILE, "list": text("[]"), "empty": text("{}"), "values": text('{"origins": {"a": 1}}'),
+    },
     "config.toml": {
         **ANY_FILE, "arrays": text("a = " + "[" * DEEP + "]" * DEEP), "not TOML": text("{"),
         "tables": text("[" + ".".join(["a"] * 2000) + "]\nx = 1\n"),
@@ -148,7 +151,7 @@ HOSTILE: dict[str, dict[str, Spoil]] = {
     },
 }  # fmt: skip
 TABLE = [(name, kind) for name, kinds in HOSTILE.items() for kind in kinds]
-NOT_WATCHED = ("scores.csv", "scores.csv.gz")
+NOT_WATCHED = ("origins.json", "scores.csv", "scores.csv.gz")
 
 
 @pytest.fixture
@@ -294,7 +297,7 @@ def test_every_published_file_is_of_the_shape() -> None:
     archives = (Path(__file__).parents[2] / "results").glob("*.zip")
     found = [path for archive in archives for path in as_folder(archive).rglob("*")]
     found = [path for path in found if path.is_file()]
-    assert {path.name for path in found} - {"scores.csv"} == {*SHAPES}
+    assert {path.name for path in found} - {"scores.csv"} == {*SHAPES} - {"origins.json"}
     for path in found:
         if path.name in ("environment.json", "study.json"):
             read_json(path)

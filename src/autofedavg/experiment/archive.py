@@ -17,6 +17,7 @@ from autofedavg.experiment.archive_reader import SUFFIX, archives_named, as_fold
 from autofedavg.experiment.bounded_reader import LARGE, content_of, naming, unpacked
 from autofedavg.experiment.files import replacing
 from autofedavg.experiment.folder import (
+    ORIGINS,
     SCORES,
     SCORES_PACKED,
     STUDY,
@@ -31,7 +32,7 @@ from autofedavg.experiment.folder import (
 from autofedavg.experiment.folder_writer import disk_errors
 from autofedavg.experiment.machine_paths import blanked, blanked_config, blanked_rounds
 
-KEPT = ("config.toml", "environment.json", "rounds.jsonl", SCORES, "status.json")
+KEPT = ("config.toml", "environment.json", ORIGINS, "rounds.jsonl", SCORES, "status.json")
 NO_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that zip knows
 
 
@@ -79,12 +80,17 @@ def _add(home: Path, runs: Collection[Path], place: Path) -> list[Path]:
     if not new:
         return []
     listed = _listed(home, there, {home / name for name in new})
-    files = {str(name / file): run for name, run in {**before, **new}.items() for file in KEPT}
+    files = {
+        str(name / file): run
+        for name, run in {**before, **new}.items()
+        for file in KEPT
+        if file != ORIGINS or (run / file).exists()  # runs of version 0.1 have none
+    }
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place) as handle, zipfile.ZipFile(handle, "w") as packed:
         _write(packed, STUDY, json.dumps(listed, indent=1).encode() + b"\n")
-        for name in sorted(files):
-            _write(packed, name, _published(files[name], Path(name).name))
+        for path, run in sorted(files.items()):
+            _write(packed, path, _published(run, Path(path).name))
     return [place / name for name in new]
 
 
@@ -117,6 +123,8 @@ def _refuse_unfinished(run: Path) -> None:
         )
     _ = read_toml(run / "config.toml"), read_json(run / "environment.json")
     _ = ledger.rounds(), ledger.scores()  # what is damaged is not published
+    if (run / ORIGINS).exists():
+        read_json(run / ORIGINS)
 
 
 def _same(run: Path, other: Path) -> bool:

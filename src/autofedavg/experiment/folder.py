@@ -1,7 +1,8 @@
 """The run folder as it is read: enough to redo, resume and report a run.
 
 runs/<study>/<row>/seed-<n>/
-    config.toml        every value, with its origin
+    config.toml        every setting; comments repeat the origins
+    origins.json       where the value of each setting comes from
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
     scores.csv         model, site, split, case, metric, value
@@ -35,7 +36,7 @@ from autofedavg.experiment.bounded_reader import (
 from autofedavg.experiment.folder_schema import HUGE, check
 
 SCHEMA = 1
-STUDY = "study.json"
+STUDY, ORIGINS = "study.json", "origins.json"
 LOADERS = "loaders"  # the task of a run that `federate` began
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives of 0.1
 PARTIAL = ".part"  # ends the name of a folder that was being copied
@@ -212,7 +213,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """The values of a TOML file of a run folder, and its text, whose comments are origins."""
+    """The values of a TOML file of a run folder, and its text."""
     with naming(path):
         text = content_of(path).decode()
         content = settings_in(text)
