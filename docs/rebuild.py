@@ -59,7 +59,7 @@ BAD_SITES = {  # which site is bad: the study
 
 @cache
 def results(study: str) -> Results:
-    return read_results([ROOT / "results" / study])
+    return read_results([ROOT / "results" / f"{study}.zip"])
 
 
 @cache

@@ -5,9 +5,15 @@ from pathlib import Path
 
 from scipy import stats
 
+from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger
 
 ROOT = Path(__file__).parents[1]
+
+
+def published(study: str) -> Path:
+    """The folder of a published study: its archive, unpacked once in a process."""
+    return as_folder(ROOT / "results" / f"{study}.zip")
 
 
 def words(page: str) -> str:

@@ -12,14 +12,14 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.report.costs import traffic_table
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import mean_over_layers
-from published import half_interval, late_scores, words
+from published import half_interval, late_scores, published, words
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_call_that_can_be_looked_at_alone() -> None:
     """The same models until and in round 10, averaged with even and with learned weights."""
-    home = ROOT / "results" / "table1-cifar10"
+    home = published("table1-cifar10")
     text = words("docs/reproduction.md")
     scores, parts, above, early, late, most = [], [], [], [], [], 0.0
     for seed in range(3):
@@ -57,10 +57,7 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
 def test_the_first_rounds_are_what_the_runs_say() -> None:
     text = words("docs/reproduction.md")
     size, even, learned = (
-        [
-            Ledger(ROOT / "results" / "study-few-rounds" / row / f"seed-{s}").rounds()
-            for s in range(3)
-        ]
+        [Ledger(published("study-few-rounds") / row / f"seed-{s}").rounds() for s in range(3)]
         for row in ("fedavg", "fedavg-even", "n-dirichlet")
     )
     scores = {
@@ -81,7 +78,7 @@ def test_the_first_rounds_are_what_the_runs_say() -> None:
         f"N-Dirichlet is {below:.1f} points below FedAvg, with a 95 % interval of ± {half:.1f}. One"
         in text
     )
-    ensemble = read_results([ROOT / "results" / "table1-cifar10" / "ensemble"]).row("ensemble")
+    ensemble = read_results([published("table1-cifar10") / "ensemble"]).row("ensemble")
     members = ensemble.summaries[0].matrix.values()
     alone = [100 * statistics.fmean(own.values()) for own in members]
     mean, best = f"{statistics.fmean(alone):.1f}", f"{max(alone):.1f}"
@@ -93,7 +90,7 @@ def test_the_first_rounds_are_what_the_runs_say() -> None:
     ahead = [[a[t + 1] - mine[t] for t in range(9)] for mine, a, _ in pairs]
     assert all(statistics.fmean(gains) > 0 for gains in zip(*ahead, strict=True))
     assert max(map(abs, ahead[1][3:])) < 0.4  # "within 0.4 points of each other"
-    folder = ROOT / "results" / "study-few-rounds" / "n-dirichlet"
+    folder = published("study-few-rounds") / "n-dirichlet"
     traffic = dict(traffic_table(read_results([folder])).rows)
     extra, formula = (cell.value / 100 for cell in traffic["Auto-FedAvg-N-Dirichlet"][-2:])
     assert f"{formula} times" in text
@@ -102,7 +99,7 @@ def test_the_first_rounds_are_what_the_runs_say() -> None:
 
 def test_the_same_rounds_have_the_same_bits() -> None:
     """Runs of ten rounds and of 99, made at other times with other versions."""
-    short, long = (ROOT / "results" / study for study in ("study-few-rounds", "table1-cifar10"))
+    short, long = (published(study) for study in ("study-few-rounds", "table1-cifar10"))
     for row in ("fedavg", "fedavg-even"):
         for seed in range(3):
             mine, other = (Ledger(home / row / f"seed-{seed}").rounds() for home in (short, long))
@@ -111,7 +108,7 @@ def test_the_same_rounds_have_the_same_bits() -> None:
 
 
 def test_the_calls_of_the_other_variants() -> None:
-    home = ROOT / "results" / "table1-cifar10"
+    home = published("table1-cifar10")
     text = words("docs/reproduction.md")
     even = Ledger(home / "fedavg-even" / "seed-0").rounds()
     above, said, begins = {}, {}, []
@@ -145,7 +142,7 @@ def test_which_weights_the_variants_agree_on() -> None:
     text = words("docs/reproduction.md")
 
     def ends(*runs: str) -> list[list[float]]:
-        last = (Ledger(ROOT / "results" / "table1-cifar10" / run).rounds()[-1] for run in runs)
+        last = (Ledger(published("table1-cifar10") / run).rounds()[-1] for run in runs)
         return [[mean_over_layers(a) for a in line["alpha"]] for line in last]
 
     def between(*runs: str) -> str:
@@ -162,7 +159,7 @@ def test_which_weights_the_variants_agree_on() -> None:
 
 def test_chance_in_training_is_what_the_runs_say() -> None:
     text, front = words("docs/reproduction.md"), words("README.md")
-    home = ROOT / "results" / "table1-cifar10"
+    home = published("table1-cifar10")
     learned, size = (
         [late_scores(home / row / f"seed-{seed}", 99) for seed in range(3)]
         for row in ("n-dirichlet", "fedavg")
@@ -177,7 +174,7 @@ def test_chance_in_training_is_what_the_runs_say() -> None:
 
 def test_weights_drawn_at_random_and_matched_layers() -> None:
     text = words("docs/reproduction.md")
-    home = ROOT / "results" / "table1-cifar10"
+    home = published("table1-cifar10")
     names = ("fedavg", "fedavg-random", "n-dirichlet", "n-softmax", "l-dirichlet", "l-softmax")
     size, drawn, *learned = (late_scores(home / row / "seed-0") for row in names)
     below = size - drawn
@@ -204,7 +201,7 @@ def test_weights_drawn_at_random_and_matched_layers() -> None:
 
 def test_the_study_with_images_set_aside() -> None:
     text = words("docs/reproduction.md")
-    home = ROOT / "results" / "table1-holdout"
+    home = published("table1-holdout")
     runs = [home / row / "seed-0" for row in ("n-dirichlet", "fedavg")]
     mine, other = (late_scores(run) for run in runs)
     last, before = (late_scores(runs[0], t) - late_scores(runs[1], t) for t in (99, 90))
@@ -212,7 +209,7 @@ def test_the_study_with_images_set_aside() -> None:
     assert (
         f"is {mine - other:.1f} above it on average, in the last ten rounds {before:.1f}." in text
     )
-    table1 = ROOT / "results" / "table1-cifar10"
+    table1 = published("table1-cifar10")
     apart = [late_scores(table1 / "n-dirichlet" / f"seed-{seed}")
              - late_scores(table1 / "fedavg" / f"seed-{seed}") for seed in range(3)]  # fmt: skip
     assert "is {:.1f}, {:.1f} and {:.1f} with the three seeds".format(*apart) in text

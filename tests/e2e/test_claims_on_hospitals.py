@@ -8,7 +8,7 @@ from pathlib import Path
 from autofedavg.core.evaluation import SIGNIFICANT, case_means, compare
 from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import differences_table
-from published import gains_of, half_interval, words
+from published import gains_of, half_interval, published, words
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ def test_the_weights_of_the_four_hospitals(rebuild) -> None:
     left, chosen, top = Counter(), Counter(), Counter()
     for fold in range(5):
         for seed in range(3):
-            home = ROOT / "results" / "study-lgg"
+            home = published("study-lgg")
             rounds, other = (Ledger(home / row / f"fold-{fold}" / f"seed-{seed}").rounds()
                              for row in ("n-dirichlet", "n-softmax"))  # fmt: skip
             last, best = rounds[-1], max(rounds, key=lambda line: line["validation"]["mean"])

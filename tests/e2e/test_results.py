@@ -1,12 +1,12 @@
 """The numbers and figures of the documentation are those of the published runs."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from autofedavg import cli
+from autofedavg.experiment.folder import Ledger, read_json, run_paths
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"(?<![\d.])\d+\.\d\d(?![\d.])")
@@ -20,7 +20,9 @@ def test_every_table_is_the_one_rebuilt(rebuild) -> None:
 
 
 def test_the_command_prints_the_same_table(rebuild, capsys) -> None:
-    assert cli._main(["report", str(ROOT / "results" / "study-lgg"), "--format", "markdown"]) == 0
+    assert (
+        cli._main(["report", str(ROOT / "results" / "study-lgg.zip"), "--format", "markdown"]) == 0
+    )
     assert rebuild.tables("study-lgg")["scores"] in capsys.readouterr().out
 
 
@@ -45,11 +47,15 @@ def test_every_figure_is_the_one_rebuilt(rebuild) -> None:
 
 
 def test_every_published_run_is_whole_and_says_where_it_comes_from() -> None:
-    runs = sorted((ROOT / "results").rglob("config.toml"))
-    assert runs
-    for config in runs:
-        about = json.loads((config.parent / "environment.json").read_text())
+    archives = sorted((ROOT / "results").glob("*.zip"))
+    assert {path.name for path in (ROOT / "results").iterdir()} == {
+        "README.md", *(path.name for path in archives),
+    }  # fmt: skip
+    runs = run_paths(archives)
+    assert len(runs) > 300
+    for run in runs:
+        about = read_json(run / "environment.json")
         assert about["versions"]["torch"]
-        assert json.loads((config.parent / "status.json").read_text())["state"] == "finished"
-        assert (config.parent / "scores.csv.gz").is_file()
-    assert not list((ROOT / "results").rglob("*.safetensors"))
+        assert Ledger(run).finished
+        files = {"config.toml", "environment.json", "rounds.jsonl", "scores.csv", "status.json"}
+        assert {path.name for path in run.iterdir()} == files

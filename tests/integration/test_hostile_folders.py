@@ -13,6 +13,7 @@ import pytest
 from autofedavg import cli
 from autofedavg.core.errors import RunError
 from autofedavg.experiment import bounded_reader as bounded
+from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
 from autofedavg.monitor.serve.changes import look_at
@@ -112,6 +113,9 @@ HOSTILE: dict[str, dict[str, Spoil]] = {
         "count": values(data__cases={"A": {"train": "many"}}), "versions": values(versions=3),
         "resumed": values(resumed=[3]), "name": values(data__data={}), "folds": values(folds="1"),
     },
+    "origins.json": {
+        **ANY_FILE, "list": text("[]"), "empty": text("{}"), "values": text('{"origins": {"a": 1}}'),
+    },
     "config.toml": {
         **ANY_FILE, "arrays": text("a = " + "[" * DEEP + "]" * DEEP), "not TOML": text("{"),
         "tables": text("[" + ".".join(["a"] * 2000) + "]\nx = 1\n"),
@@ -147,7 +151,7 @@ HOSTILE: dict[str, dict[str, Spoil]] = {
     },
 }  # fmt: skip
 TABLE = [(name, kind) for name, kinds in HOSTILE.items() for kind in kinds]
-NOT_WATCHED = ("scores.csv", "scores.csv.gz")
+NOT_WATCHED = ("origins.json", "scores.csv", "scores.csv.gz")
 
 
 @pytest.fixture
@@ -177,7 +181,7 @@ def test_every_command_names_the_file(home, tmp_path, capsys, name, kind) -> Non
         assert err.startswith("error: "), (arguments, err)
         assert str(run) in err
         assert len(err) < 2000
-    assert not list((tmp_path / "archive").rglob("config.toml"))
+    assert not list((tmp_path / "archive").rglob("*"))
     # Of several runs, the others are shown.
     code, out, _ = told(capsys, "watch", "--once", home)
     assert code == 0
@@ -290,11 +294,13 @@ def test_what_grows_while_it_is_read_is_read_as_far_as_it_was(tmp_path) -> None:
 
 
 def test_every_published_file_is_of_the_shape() -> None:
-    results = Path(__file__).parents[2] / "results"
-    kinds = {path.name for path in results.rglob("*.json*")} | {"config.toml"}
-    assert kinds <= {*SHAPES}
-    for path in [*results.rglob("environment.json"), *results.rglob("study.json")]:
-        read_json(path)
+    archives = (Path(__file__).parents[2] / "results").glob("*.zip")
+    found = [path for archive in archives for path in as_folder(archive).rglob("*")]
+    found = [path for path in found if path.is_file()]
+    assert {path.name for path in found} - {"scores.csv"} == {*SHAPES} - {"origins.json"}
+    for path in found:
+        if path.name in ("environment.json", "study.json"):
+            read_json(path)
     with pytest.raises(ValueError, match="'t' is missing"):
         check({}, "rounds.jsonl")
     with pytest.raises(RunError, match="not a plain file"):

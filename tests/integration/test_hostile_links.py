@@ -107,11 +107,11 @@ def test_a_run_is_locked_before_there_is_anything_in_it(
     seen = []
     original = RunFolder.create.__func__
 
-    def create(cls, path, config, environment):
+    def create(cls, path, *content):
         with pytest.raises(store.Busy):
             RunFolder(path).lock().__enter__()
         seen.append(sorted(file.name for file in path.iterdir()))
-        return original(cls, path, config, environment)
+        return original(cls, path, *content)
 
     monkeypatch.setattr(RunFolder, "create", classmethod(create))
     given = ["--only", "fedavg", "--set", "rounds=1", "--out", str(tmp_path / "runs")]

@@ -14,6 +14,7 @@ import pytest
 
 from autofedavg import cli
 from autofedavg.core.errors import RunError
+from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.machine_paths import PATHS, blanked_config, tells_place, without_paths
 from autofedavg.tasks import TASKS
 from hospitals import build_hospitals
@@ -67,7 +68,7 @@ def test_an_archive(machine, tmp_path, capsys) -> None:
     runs = machine / "runs" / "hospitals"
     assert cli._main(["archive", str(runs), "--out", str(tmp_path)]) == 0
     refuse_places(tmp_path, machine)
-    kept = tmp_path / "hospitals" / "fedavg" / "seed-0"
+    kept = as_folder(tmp_path / "hospitals.zip" / "fedavg" / "seed-0")
     before, after = (
         tomllib.loads((folder / "config.toml").read_text())
         for folder in (runs / "fedavg" / "seed-0", kept)
@@ -110,7 +111,12 @@ def test_an_exported_model(machine, tmp_path, format) -> None:
 
 
 def test_the_published_results() -> None:
-    published = [path for path in RESULTS.rglob("*") if path.is_file() and path.suffix != ".gz"]
+    published = [
+        path
+        for archive in RESULTS.glob("*.zip")
+        for path in as_folder(archive).rglob("*")
+        if path.is_file() and path.name != "scores.csv"
+    ]
     assert len(published) > 1000
     assert not [path for path in published if ABSOLUTE.search(path.read_bytes())]
     assert not [path for path in published if path.name == "log.txt"]

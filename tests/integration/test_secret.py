@@ -19,6 +19,7 @@ from autofedavg.engines.remote import server as hosting
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.server import host
 from autofedavg.experiment.archive import archive
+from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.secret import kept_secret, secret_of
 from deployed import DeskFleet, assert_same_run, job_of
@@ -212,7 +213,8 @@ def test_nothing_that_is_sent_or_published_holds_it(study, tmp_path):
         holds = file.is_file() and SECRET.text.encode() in file.read_bytes()
         assert holds == (file.name == ".secret"), file
     archive([path], tmp_path / "archive")
-    assert not list((tmp_path / "archive").rglob(".*"))
+    (packed,) = (tmp_path / "archive").iterdir()
+    assert not list(as_folder(packed).rglob(".*"))
 
 
 def test_flares_download_leaves_it_out(study, tmp_path):

@@ -12,7 +12,9 @@ from autofedavg.cli.app import AsJson, finite, watched
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders above them.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, archives, or folders above them.")
+    ],
     format: Annotated[
         Literal["text", "markdown", "csv", "latex", "json"], typer.Option(help="How to print.")
     ] = "text",
@@ -96,10 +98,10 @@ def serve(
 
 
 def archive(
-    runs: Annotated[list[Path], typer.Argument(help="Finished runs, or folders above them.")],
-    out: Annotated[Path, typer.Option(help="Folder to keep them in, beside what is there.")],
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs, archives, or folders above.")],
+    out: Annotated[Path, typer.Option(help="Folder of the archives, one file per study.")],
 ) -> None:
-    """Copy finished runs, without their weights, to publish them: enough for every report."""
+    """Add finished runs, without their weights, to one archive per study, to publish them."""
     from autofedavg.experiment.archive import archive
 
     for place in archive(runs, out):
@@ -107,7 +109,9 @@ def archive(
 
 
 def compare(
-    left: Annotated[Path, typer.Argument(help="A run folder, or the folder of a row.")],
+    left: Annotated[
+        Path, typer.Argument(help="A run folder, a row's folder, or either in an archive.")
+    ],
     right: Annotated[Path, typer.Argument(help="Another one.")],
     as_json: AsJson = False,
 ) -> None:

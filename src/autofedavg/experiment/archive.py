@@ -1,21 +1,23 @@
-"""Run folders to publish: everything a report needs, without the weights, scores compressed.
+"""Archives of runs to publish: one zip file per study, without the weights.
 
-Nor do they say where files lie on the machine that made them: no paths, and no log.
+They hold what every report needs. They do not say where files lie on the machine that made them:
+no paths, and no log. The same runs always give the same bytes.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import shutil
-from collections.abc import Collection, Iterable
+import zipfile
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
-from autofedavg.experiment.bounded_reader import LARGE, content_of, naming
+from autofedavg.experiment.archive_reader import SUFFIX, archives_named, as_folder
+from autofedavg.experiment.bounded_reader import LARGE, content_of, naming, unpacked
+from autofedavg.experiment.files import replacing
 from autofedavg.experiment.folder import (
-    PARTIAL,
+    ORIGINS,
     SCORES,
     SCORES_PACKED,
     STUDY,
@@ -27,40 +29,76 @@ from autofedavg.experiment.folder import (
     run_paths,
     study_home,
 )
-from autofedavg.experiment.folder_writer import disk_errors, write_atomically
+from autofedavg.experiment.folder_writer import disk_errors
 from autofedavg.experiment.machine_paths import blanked, blanked_config, blanked_rounds
 
-KEPT = ("config.toml", "environment.json", "rounds.jsonl", "status.json")
+KEPT = ("config.toml", "environment.json", ORIGINS, "rounds.jsonl", SCORES, "status.json")
+NO_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that zip knows
 
 
+@archives_named()
 def archive(paths: Iterable[Path], out: Path) -> list[Path]:
-    """Copies finished runs into an archive, beside those that are there; the new ones.
+    """Adds finished runs to the archives of their studies, `<out>/<study>.zip`.
 
     Args:
-        paths: run folders, or folders above them.
-        out: the archive: a folder for every study, laid out as the study's own.
+        paths: run folders, archives, or folders above them.
+        out: the folder of the archives; runs that are in them stay.
+
+    Returns:
+        The runs that are new, as paths in their archives.
 
     Raises:
         RunError: a run is not finished, belongs to no study, or is in the archive already with
             other contents.
     """
-    runs = run_paths(paths)
-    homes = {run: _home(run) for run in runs}
-    for run in runs:
+    homes: dict[Path, list[Path]] = {}
+    for run in run_paths(paths):
+        homes.setdefault(_home(run), []).append(run.resolve())
         _refuse_unfinished(run)
     made = []
-    with disk_errors(out, "archive again: what is there already is passed over"):
-        for run in runs:
-            home = homes[run]
-            place = out / home.name / run.resolve().relative_to(home)
-            if place.exists():
-                _refuse_other(run, place)
-                continue
-            _copy(run, place)
-            made.append(place)
-        for home in sorted(set(homes.values())):
-            _list(home, out / home.name, {run.resolve() for run in runs if homes[run] == home})
+    with disk_errors(out, "archive again: the archive is still as it was"):
+        for home, runs in sorted(homes.items()):
+            made += _add(home, runs, out / f"{home.name}{SUFFIX}")
     return made
+
+
+def _add(home: Path, runs: Collection[Path], place: Path) -> list[Path]:
+    """Adds runs of one study to its archive; the whole file is replaced, or none of it."""
+    there = as_folder(place) if place.exists() else None
+    before = {run.relative_to(there): run for run in run_paths([place])} if there else {}
+    new = {}
+    for run in runs:
+        name = run.relative_to(home)
+        if name not in before:
+            new[name] = run
+        elif not _same(run, before[name]):
+            raise RunError(
+                f"another run is in the archive at {place / name}",
+                where=str(run),
+                remedy="remove that archive, or archive elsewhere",
+            )
+    if not new:
+        return []
+    listed = _listed(home, there, {home / name for name in new})
+    files = {
+        str(name / file): run
+        for name, run in {**before, **new}.items()
+        for file in KEPT
+        if file != ORIGINS or (run / file).exists()  # runs of version 0.1 have none
+    }
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(place) as handle, zipfile.ZipFile(handle, "w") as packed:
+        _write(packed, STUDY, json.dumps(listed, indent=1).encode() + b"\n")
+        for path, run in sorted(files.items()):
+            _write(packed, path, _published(run, Path(path).name))
+    return [place / name for name in new]
+
+
+def _write(packed: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name, NO_TIME)
+    entry.create_system, entry.external_attr = 3, 0o100644 << 16  # the same on every machine
+    # Scores of one case under many models repeat far apart: a third of what deflate makes of them.
+    packed.writestr(entry, content, zipfile.ZIP_LZMA)
 
 
 def _home(run: Path) -> Path:
@@ -85,54 +123,40 @@ def _refuse_unfinished(run: Path) -> None:
         )
     _ = read_toml(run / "config.toml"), read_json(run / "environment.json")
     _ = ledger.rounds(), ledger.scores()  # what is damaged is not published
+    if (run / ORIGINS).exists():
+        read_json(run / ORIGINS)
 
 
-def _refuse_other(run: Path, place: Path) -> None:
-    for name in ("config.toml", "rounds.jsonl"):
-        if _published(run / name) != _published(place / name):
-            raise RunError(
-                f"another run is in the archive at {place}",
-                where=str(run),
-                remedy="remove that one, or archive elsewhere",
-            )
+def _same(run: Path, other: Path) -> bool:
+    names = ("config.toml", "rounds.jsonl")
+    return all(_published(run, name) == _published(other, name) for name in names)
 
 
-def _copy(run: Path, place: Path) -> None:
-    partial = place.with_name(place.name + PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name in KEPT:
-        (partial / name).write_bytes(_published(run / name))
-    # From another archive as they are; without a time, the same scores make the same bytes.
-    there = (run / SCORES_PACKED).exists()
-    scores = _published(run / (SCORES_PACKED if there else SCORES))
-    packed = scores if there else gzip.compress(scores, mtime=0)
-    (partial / SCORES_PACKED).write_bytes(packed)
-    partial.rename(place)
-
-
-def _published(path: Path) -> bytes:
+def _published(run: Path, name: str) -> bytes:
     """A file of a run as it is published."""
+    packed = name == SCORES and not (run / SCORES).exists()  # as archives of version 0.1 have it
+    path = run / (SCORES_PACKED if packed else name)
     with naming(path):
         content = content_of(path, LARGE)
-        if path.name == "config.toml":
+        if name == "config.toml":
             return blanked_config(content.decode(), path).encode()
-        return blanked_rounds(content) if path.name == "rounds.jsonl" else content
+        if name == "rounds.jsonl":
+            return blanked_rounds(content)
+        return unpacked(content) if packed else content
 
 
-def _list(home: Path, place: Path, runs: Collection[Path]) -> None:
-    """Lists the archived runs in the archive's study.json, beside those that it lists."""
+def _listed(home: Path, there: Path | None, new: Collection[Path]) -> Mapping[str, Any]:
+    """The study.json of an archive: the new runs, and those that it lists already."""
     content = read_json(home / STUDY)
-    before = read_json(place / STUDY) if (place / STUDY).exists() else {"runs": []}
+    before = read_json(there / STUDY) if there else {"runs": []}
     rows: dict[str, dict[str, Any]] = {row["config"]["name"]: row for row in before["runs"]}
     for row in content["runs"]:
         name = row["config"]["name"]
         listed = rows.setdefault(name, {"jobs": [], "config": blanked(row["config"])})
         for fold, seed in row["jobs"]:
-            here = run_path(home, name, seed, fold) in runs
+            here = run_path(home, name, seed, fold) in new
             if here and [fold, seed] not in listed["jobs"]:
                 listed["jobs"].append([fold, seed])
-    there = {name: row for name, row in rows.items() if row["jobs"]}
+    filled = {name: row for name, row in rows.items() if row["jobs"]}
     order = content.get("rows") or before.get("rows", [])
-    content |= {"rows": order, "runs": in_order(there, order)}
-    write_atomically(place / STUDY, json.dumps(content, indent=1).encode() + b"\n")
+    return content | {"rows": order, "runs": in_order(filled, order)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.trainer import Training
-from autofedavg.experiment.rows import Rounds, RunConfig
+from autofedavg.experiment.rows import Rounds, RunConfig, filled
 from autofedavg.experiment.validation import (
     PARTS,
     Values,
@@ -129,6 +129,27 @@ def parse_run(values: Values, where: str) -> RunConfig:
     return _run(values, where)
 
 
+def completed(values: Values) -> Values:
+    """A resolved row with the settings that are newer than its run folder, at their defaults.
+
+    A new setting must therefore default to what was done before it came. A task or a method that
+    this version does not know stays as it is.
+    """
+    made = filled(Rounds, values)
+    for part in PARTS:
+        try:
+            made[part] = filled(_kind(part, values.get(part, {}), ""), values.get(part, {}))
+        except ConfigError:
+            made[part] = values[part]
+    return made
+
+
+def _kind(part: str, values: Values, place: str) -> Any:
+    """The class of the settings in a table of a row, or in its head where `part` is empty."""
+    fixed = {"": Rounds, "training": Training, "exchange": Exchange}
+    return fixed.get(part) or pick(TASKS if part == "task" else METHODS, values, place, part)
+
+
 def _row(
     base: Values,
     row: Any,
@@ -180,13 +201,9 @@ def _run(values: Values, place: str) -> RunConfig:
     for part, content in parts.items():
         if not isinstance(content, dict):
             raise ConfigError("must be a table", where=f"{place}, {part}")
-    general = validate(Rounds, values, place, "")
-    task = validate(pick(TASKS, parts["task"], place, "task"), parts["task"], place, "task")
-    training = validate(Training, parts["training"], place, "training")
-    chosen = pick(METHODS, parts["method"], place, "method")
-    method = validate(chosen, parts["method"], place, "method")
-    exchange = validate(Exchange, parts["exchange"], place, "exchange")
-    return RunConfig(name, label, general, task, training, method, exchange)
+    tables = {"": values, **parts}
+    made = (validate(_kind(part, t, place), t, place, part) for part, t in tables.items())
+    return RunConfig(name, label, *made)
 
 
 def _numbers(what: str, given: Any, where: str) -> list[int]:

@@ -1,10 +1,11 @@
 """The run folder as it is read: enough to redo, resume and report a run.
 
 runs/<study>/<row>/seed-<n>/
-    config.toml        every value, with its origin
+    config.toml        every setting; comments repeat the origins
+    origins.json       where the value of each setting comes from
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
-    scores.csv         model, site, split, case, metric, value; in archives scores.csv.gz
+    scores.csv         model, site, split, case, metric, value
     checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
@@ -22,6 +23,7 @@ from typing import Any
 
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import Scores
+from autofedavg.experiment.archive_reader import SUFFIX, as_folder
 from autofedavg.experiment.bounded_reader import (
     LARGE,
     content_of,
@@ -34,10 +36,11 @@ from autofedavg.experiment.bounded_reader import (
 from autofedavg.experiment.folder_schema import HUGE, check
 
 SCHEMA = 1
-STUDY = "study.json"
+STUDY, ORIGINS = "study.json", "origins.json"
 LOADERS = "loaders"  # the task of a run that `federate` began
-SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives
-PARTIAL = ".part"  # ends the name of a folder that is being copied
+SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives of 0.1
+PARTIAL = ".part"  # ends the name of a folder that was being copied
+NAME_ONE = "name a run folder, a study folder or an archive"
 
 
 class Ledger:
@@ -149,23 +152,33 @@ def in_order(rows: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
 
 
 def run_paths(paths: Iterable[Path]) -> list[Path]:
-    """Run folders at or below the given paths, in order of their names."""
+    """Run folders at or below the given paths, in order of their names.
+
+    Args:
+        paths: run folders, archives, paths in archives, or folders above any of these.
+
+    Raises:
+        RunError: there is no run, or an archive cannot be read.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
-        if not path.exists():
-            raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
-        here = sorted(
-            config.parent
-            for config in path.rglob("config.toml")
-            if config.parent.suffix != PARTIAL  # what a killed `archive` left
-        )
-        if not here:
-            raise RunError(
-                "no run in this folder", where=str(path), remedy="name a run or study folder"
-            )
-        for folder in here:  # a path may be named twice, or below another one
+        here = as_folder(path)
+        if not here.exists():
+            raise RunError("no such folder", where=str(path), remedy=NAME_ONE)
+        runs = _runs_below(here)
+        if not runs and here.is_dir():
+            runs = [run for at in sorted(here.glob(f"*{SUFFIX}")) for run in run_paths([at])]
+        if not runs:
+            raise RunError("no run in this folder", where=str(path), remedy=NAME_ONE)
+        for folder in runs:  # a path may be named twice, or below another one
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    configs = folder.rglob("config.toml")
+    # What an `archive` of version 0.1 left when it was killed is no run.
+    return sorted(config.parent for config in configs if config.parent.suffix != PARTIAL)
 
 
 def refuse_newer(content: dict[str, Any], path: Path) -> None:
@@ -200,7 +213,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """The values of a TOML file of a run folder, and its text, whose comments are origins."""
+    """The values of a TOML file of a run folder, and its text."""
     with naming(path):
         text = content_of(path).decode()
         content = settings_in(text)

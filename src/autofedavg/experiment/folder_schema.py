@@ -116,6 +116,7 @@ SHAPES: dict[str, dict[str, Fits]] = {
         "folds": _none_or(_list(_count)),
         "layers": _none_or(_list(_text)),
     },
+    "origins.json": {"schema": _count, "origins": _table(_text)},
     "config.toml": {
         "name": _text,
         "label": _text,
@@ -151,4 +152,8 @@ SHAPES: dict[str, dict[str, Fits]] = {
         "time": _number,
     },
 }
-NEEDED: dict[str, tuple[str, ...]] = {"rounds.jsonl": ("t",), "study.json": ("runs",)}
+NEEDED: dict[str, tuple[str, ...]] = {
+    "origins.json": ("origins",),
+    "rounds.jsonl": ("t",),
+    "study.json": ("runs",),
+}

@@ -28,7 +28,7 @@ from autofedavg.core.scores import ScoreRow
 from autofedavg.experiment.bounded_reader import TENSORS, content_of, naming, values_in
 from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import opened_here, replacing, sweep
-from autofedavg.experiment.folder import SCHEMA, Ledger, read_json, run_paths
+from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json, run_paths
 
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
 ANEW = "delete the folder's checkpoints and resume: all rounds are run again"
@@ -55,8 +55,20 @@ class RunFolder(Ledger):
         return CheckpointNames(self.path / "checkpoints")
 
     @classmethod
-    def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        config: str,
+        environment: Mapping[str, Any],
+        origins: Mapping[str, str] | None = None,
+    ) -> RunFolder:
         """Makes a new run folder.
+
+        Args:
+            path: where.
+            config: every setting, as TOML.
+            environment: what the run runs on, and its data.
+            origins: where the value of each setting comes from, by its dotted path.
 
         Raises:
             RunError: the folder exists already.
@@ -71,6 +83,8 @@ class RunFolder(Ledger):
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             folder = cls(path)
             write_atomically(path / "environment.json", _json(environment))
+            if origins:
+                write_atomically(path / ORIGINS, _json({"schema": SCHEMA, "origins": origins}))
             write_atomically(path / "config.toml", config.encode())
             folder.set_status("running")
         return folder

@@ -62,7 +62,7 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
             held.enter_context(folder.lock())  # before there is anything in it
         known = (path / "config.toml").exists()
         if not known:
-            RunFolder.create(path, config.to_toml(), work.about())
+            RunFolder.create(path, config.to_toml(), work.about(), config.origin_of())
         with disk_errors(path):
             held.enter_context(_log_to(path / "log.txt"))
         if known:

@@ -148,18 +148,21 @@ class RunConfig:
         values = {
             "name": self.name,
             "label": self.label,
-            **_plain(self.general, given_only),
-            "task": _plain(self.task, given_only),
-            "training": _plain(self.training, given_only),
-            "method": _plain(self.method, given_only),
+            **plain(self.general, given_only),
+            "task": plain(self.task, given_only),
+            "training": plain(self.training, given_only),
+            "method": plain(self.method, given_only),
         }
-        exchange = _plain(self.exchange, given_only)
+        exchange = plain(self.exchange, given_only)
         return {**values, "exchange": exchange} if exchange else values
+
+    def origin_of(self) -> dict[str, str]:
+        """The origin of every setting, by its dotted path."""
+        return {path: origin for path, _, origin, _ in self.origins()}
 
     def to_toml(self) -> str:
         """The resolved row as TOML, each value with its origin as a comment."""
-        said = {path: origin for path, _, origin, _ in self.origins()}
-        return to_toml(self.values(), said)
+        return to_toml(self.values(), self.origin_of())
 
 
 def to_toml(values: Values, comments: Mapping[str, str] | None = None) -> str:
@@ -167,7 +170,24 @@ def to_toml(values: Values, comments: Mapping[str, str] | None = None) -> str:
     return "\n".join(_toml(values, "", comments or {})) + "\n"
 
 
-def _plain(settings: Settings, given_only: bool) -> Values:
+def filled(kind: type[Settings], values: Values) -> Values:
+    """Values of an older run folder, with the settings that it lacks at their defaults."""
+    # Checks nothing: what an older version has run is not refused by the rules of this one.
+    whole, made = kind.model_construct(**values), dict(values)
+    for name, field in kind.model_fields.items():
+        known = values.get(name)
+        if isinstance(field.default, Settings) and isinstance(known, dict):
+            made[name] = filled(type(field.default), known)
+        elif name not in values:
+            value = getattr(whole, name)
+            made[name] = (
+                plain(value) if isinstance(value, Settings) else json.loads(json.dumps(value))
+            )
+    return made
+
+
+def plain(settings: Settings, given_only: bool = False) -> Values:
+    """Settings as values that JSON and TOML can hold."""
     values: Values = json.loads(settings.model_dump_json(exclude_unset=given_only))
     return values
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from autofedavg.core.errors import ConfigError, RunError, did_you_mean
 from autofedavg.core.seeds import global_seed
+from autofedavg.experiment.archive_reader import archive_at
 from autofedavg.experiment.bounded_reader import naming
 from autofedavg.experiment.checkpoint_names import local_name, without_round
 from autofedavg.experiment.config import parse_run
@@ -50,6 +51,12 @@ def load_trained(path: Path, model: str = "global") -> Trained:
         ConfigError: `model` was given beside a checkpoint's file.
         RunError: there is no such model, or it is damaged.
     """
+    if archive_at(path):
+        raise RunError(
+            "an archive holds no models",
+            where=str(path),
+            remedy="name the folder of the run itself",
+        )
     if path.is_file():
         folder, stem = RunFolder(path.parent.parent), path.stem
         known = path.parent.name == "checkpoints" and stem.partition("-")[0] in KINDS.values()
@@ -122,5 +129,5 @@ def _checkpoint(folder: RunFolder, model: str) -> str:
         where=str(folder.path),
         remedy=did_you_mean(model, known)
         if known
-        else "let the run go on until a model is selected",
+        else "let the run go on until a model is selected; archives hold no models",
     )

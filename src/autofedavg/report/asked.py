@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import STUDY, read_json, run_path, study_home
 
 
@@ -19,7 +20,8 @@ class Missing(NamedTuple):
 
 def missing_runs(paths: Sequence[Path]) -> Iterator[Missing]:
     """Runs that the studies at or below the paths ask for and that were not begun."""
-    for listed in sorted({found for path in paths for found in path.rglob(STUDY)}):
+    folders = map(as_folder, paths)
+    for listed in sorted({found for folder in folders for found in folder.rglob(STUDY)}):
         for row in read_json(listed).get("runs", []):
             name = str(row["config"]["name"])
             for fold, seed in row["jobs"]:

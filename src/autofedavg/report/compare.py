@@ -203,7 +203,7 @@ def _settings(repeat: Repeat) -> dict[str, tuple[Any, str]]:
     apart_from = {
         key: value for key, value in repeat.config.items() if key not in ("name", "label")
     }
-    return {path: (value, repeat.origins.get(path, "")) for path, value in flat(apart_from)}
+    return {path: (value, repeat.origin(path)) for path, value in flat(apart_from)}
 
 
 def _environment(repeat: Repeat) -> dict[str, tuple[Any, str]]:

@@ -161,11 +161,11 @@ def _values(repeat: Repeat) -> Values:
 def _with_origin(row: Row, path: str, value: str | None) -> str:
     if value is None:
         return ""
-    origin = row.repeats[0].origins.get(path, "")
+    origin = row.repeats[0].origin(path)
     return value if origin in ("", "study") else f"{value} [{origin}]"
 
 
 def _origins(results: Results, path: str) -> str:
     """Where a value comes from; rows may have the same one for different reasons."""
-    known = dict.fromkeys(row.repeats[0].origins.get(path, "") for row in results.rows)
+    known = dict.fromkeys(row.repeats[0].origin(path) for row in results.rows)
     return " / ".join(filter(None, known)) or "not recorded"

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Summary, summarise
 from autofedavg.core.scores import Scores
+from autofedavg.experiment.archive_reader import archives_named
 from autofedavg.experiment.bounded_reader import naming
 from autofedavg.experiment.folder import (
+    ORIGINS,
     Ledger,
     read_config,
     read_json,
     run_paths,
 )
-from autofedavg.experiment.machine_paths import run_name, without_paths
+from autofedavg.experiment.machine_paths import entries, run_name, without_paths
 from autofedavg.report.asked import Missing, missing_runs, study_of
 from autofedavg.report.fitness import refuse_unfit
-from autofedavg.report.values import origins_in, shared_settings
+from autofedavg.report.values import shared_settings
 
 if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
     from autofedavg.tasks.base import Progress
@@ -49,6 +51,10 @@ class Repeat:
     @property
     def finished(self) -> bool:
         return self.state == "finished"
+
+    def origin(self, path: str) -> str:
+        """Where a value comes from; one in a table of its own comes from where the table does."""
+        return self.origins.get(path) or self.origins.get(path.rpartition(".")[0], "")
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ class Results:
         return next((row for row in self.rows if row.name == name), None)
 
 
+@archives_named()
 def read_results(
     paths: Sequence[Path],
     baseline: str = "",
@@ -114,7 +121,7 @@ def read_results(
     """Reads run folders into rows.
 
     Args:
-        paths: run folders, or folders above them.
+        paths: run folders, archives, or folders above them.
         baseline: name of the row to test against; the study's own when empty.
         progress: told of every folder; a study on CIFAR-10 has 170,000 scores in each.
         spare_damaged: whether damaged folders are left out and told, as long as there are others.
@@ -193,8 +200,15 @@ def _read(folder: Ledger) -> Repeat:
             {"metric": environment["metric"], "data": environment["data"], **environment},
             rounds,
             scores,
-            dict(origins_in(text)),
+            _origins(folder.path, text),
         )
+
+
+def _origins(run: Path, config: str) -> dict[str, str]:
+    """Where each value comes from; in folders of version 0.1, comments of config.toml say so."""
+    if (run / ORIGINS).exists():
+        return dict(read_json(run / ORIGINS)["origins"])
+    return {entry.path: entry.behind.strip(" #\n") for entry in entries(config)}
 
 
 def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
@@ -219,9 +233,10 @@ def apart(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Repeat, Repeat]]:
 
 def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
     """Repeats are the same settings with another seed; anything else must not be averaged."""
-    first = repeats[0]
+    first, *_ = repeats
+    settings = shared_settings(repeat.config for repeat in repeats)
     known: dict[tuple[int, int | None], Path] = {}
-    for other in repeats:
+    for other, its in zip(repeats, settings, strict=True):
         before = known.setdefault((other.seed, other.fold), other.folder)
         if before != other.folder:
             raise RunError(
@@ -229,7 +244,7 @@ def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
                 where=str(other.folder),
                 remedy="report one of them: the same run is not a repeat",
             )
-        if shared_settings(other.config) != shared_settings(first.config):
+        if its != settings[0]:
             raise RunError(
                 f"its settings differ from those of {first.folder}, a repeat of the same row",
                 where=str(other.folder),

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from autofedavg.experiment.machine_paths import PATHS, entries
-from autofedavg.federation.settings import Exchange
+from autofedavg.experiment.machine_paths import PATHS
 
 MANY = 8  # sites: more do not fit side by side
 LOCAL = ("fold", "hold", *PATHS)  # may differ between repeats of a row
-NEW_IN_METHODS: dict[str, dict[str, Any]] = {  # settings that earlier run folders lack
-    "auto-fedavg": {"objective": "even", "clip_steps": 100.0},
-    "fedavg": {"redraw": 10},
-}
-NEW_IN_TASKS: dict[str, Any] = {"mirrored": [], "mirrored_in": ["train"]}
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -28,19 +22,26 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield f"{above}{key}", value
 
 
-def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that repeats of a row share, with what is newer than the run filled in.
+def shared_settings(configs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of runs that can be compared; older runs get what they lack at its default.
 
     Where files lie on a machine is none of them: the environment holds what is in them.
     """
+    shared = [_without_places(config) for config in configs]
+    known: dict[tuple[Any, Any], set[frozenset[str]]] = {}
+    for config in shared:
+        kind = (config["task"].get("name"), config["method"]["name"])
+        known.setdefault(kind, set()).add(frozenset(path for path, _ in flat(config)))
+    if all(len(paths) == 1 for paths in known.values()):
+        return shared
+    from autofedavg.experiment.config import completed  # brings PyTorch
+
+    return [_without_places(completed(config)) for config in shared]
+
+
+def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
     task = {key: value for key, value in config["task"].items() if key not in LOCAL}
-    return {
-        "test_local": "auto",
-        **config,
-        "exchange": {**Exchange().model_dump(), **config.get("exchange", {})},
-        "method": {**NEW_IN_METHODS.get(config["method"]["name"], {}), **config["method"]},
-        "task": {**NEW_IN_TASKS, **task},
-    }
+    return {**config, "task": task}
 
 
 def stem(name: str) -> str:
@@ -52,9 +53,3 @@ def stem(name: str) -> str:
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
-def origins_in(text: str) -> Iterator[tuple[str, str]]:
-    """(path, origin) of every value of a config.toml: the comment behind it."""
-    for entry in entries(text):
-        yield entry.path, entry.behind.strip().removeprefix("#").strip()

@@ -74,8 +74,8 @@ def _level(results: Results) -> float | None:
 def _numbers(rows: Sequence[Row]) -> list[str]:
     """Paths of the settings that are numbers, and not everywhere the same one."""
     found: dict[str, set[float]] = {}
-    for row in rows:
-        for path, value in flat(_settings(row)):
+    for settings in _settings(rows):
+        for path, value in settings.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found.setdefault(path, set()).add(value)
     return [path for path, values in found.items() if len(values) > 1]
@@ -84,8 +84,7 @@ def _numbers(rows: Sequence[Row]) -> list[str]:
 def _points(rows: Sequence[Row], path: str) -> Iterator[dict[str, float | str]]:
     """Rows that differ in one setting alone: a line for every setting of the others."""
     groups: dict[str, list[tuple[Row, float]]] = {}
-    for row in rows:
-        values = dict(flat(_settings(row)))
+    for row, values in zip(rows, _settings(rows), strict=True):
         value = values.pop(path, None)
         if isinstance(value, int | float) and mean_global(row) is not None:
             groups.setdefault(json.dumps(values, sort_keys=True), []).append((row, value))
@@ -111,9 +110,13 @@ def _point(row: Row, path: str, line: str, value: float) -> dict[str, float | st
     }
 
 
-def _settings(row: Row) -> dict[str, object]:
-    config = shared_settings(row.repeats[0].config)
-    return {key: value for key, value in config.items() if key not in ("name", "label")}
+def _settings(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """Of every row, its settings by their dotted paths."""
+    configs = shared_settings(row.repeats[0].config for row in rows)
+    return [
+        {path: value for path, value in flat(config) if path not in ("name", "label")}
+        for config in configs
+    ]
 
 
 def _rows(data: Data) -> Spec:
