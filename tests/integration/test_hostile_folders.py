@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from autofedavg.monitor.serve.changes import look_at
+from autofedavg.monitor.serve.press import Press, build_late
 
 from autofedavg import cli
 from autofedavg.core.errors import RunError
 from autofedavg.experiment import bounded_reader as bounded
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
-from autofedavg.monitor.serve.changes import look_at
-from autofedavg.monitor.serve.press import Press, build_late
 from folders import model_file, write_study
 
 DEEP = 100_000
