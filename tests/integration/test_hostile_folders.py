@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from autofedavg.monitor.serve.changes import look_at
+from autofedavg.monitor.serve.press import Press, build_late
 
 from autofedavg import cli
 from autofedavg.core.errors import RunError
@@ -16,8 +18,6 @@ from autofedavg.experiment import bounded_reader as bounded
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
-from autofedavg.monitor.serve.changes import look_at
-from autofedavg.monitor.serve.press import Press, build_late
 from folders import model_file, write_study
 
 DEEP = 100_000

@@ -55,7 +55,7 @@ def test_started_first_it_shows_a_run_from_its_first_round_to_its_end(
     tiny, tmp_path, start, serving
 ) -> None:
     server, url = serving(tmp_path / "runs" / "tiny")
-    assert "No run yet" in ask(url)[1]
+    assert "No report yet" in ask(url)[1]
     assert version(url)["state"] == "waiting"
     run = start("run", tiny, "--only", "fedavg", "--set", "rounds=999", "--out", tmp_path / "runs")
     first = wait_for(lambda: rounds_shown(url))
@@ -165,7 +165,7 @@ def test_usage_errors(say, finished, tmp_path, serving) -> None:
     _, url = serving(finished)
     code, _, err = say("serve", finished, "--port", urlsplit(url).port)
     assert code == 2
-    assert "is in use; choose another with --port, or any free one with --port 0" in err
+    assert "already in use; choose another with --port, or any free one with --port 0" in err
     code, _, err = say("serve", finished / "study.json")
     assert code == 2
     assert "this is a file; name a run folder" in err

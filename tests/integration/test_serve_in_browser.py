@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from autofedavg.monitor.serve.serving import Door, serve
+from autofedavg.monitor.serve.serving import serve
 
 pytestmark = pytest.mark.browser
 FEW = 15_000  # milliseconds
@@ -25,7 +25,7 @@ def test_new_rounds_appear_without_a_reload(tiny, tmp_path, start, serving, open
     """From before the first run to the end of it, under a reader's eyes."""
     _, url = serving(tmp_path / "runs" / "tiny")
     page = open_page(url)
-    page.wait_for_selector("text=No run yet")
+    page.wait_for_selector("text=No report yet")
     row = ("--only", "n-dirichlet", "--set", "rounds=999")
     run = start("run", tiny, *row, "--out", tmp_path / "runs")
     page.wait_for_selector("main:has-text('of 999')", timeout=90_000)
@@ -149,30 +149,30 @@ class Live:
         with (self.run / "rounds.jsonl").open("a") as handle:
             handle.write("{}\n")
 
-    def build(self, paths, baseline="", *, examples=True):
+    def build(self, paths, **_):
         if self.error:
             raise self.error
         return self.page
 
     @contextmanager
-    def serving(self, door: Door | None = None):
-        stop, ready, told = threading.Event(), threading.Event(), []
+    def serving(self, **how):
+        stop, ready, shown = threading.Event(), threading.Event(), []
 
-        def tell(url):
-            told.append(url)
+        def show(url):
+            shown.append(url)
             ready.set()
 
         def work():
             serve(
-                [self.run.parent], door or Door(port=0), tell=tell, say=lambda text: None,
-                every=0.1, build=self.build, stop=stop,
+                [self.run.parent], show=show, warn=lambda text: None, every=0.1,
+                build=self.build, stop=stop, **{"port": 0, **how},
             )  # fmt: skip
 
         thread = threading.Thread(target=work)
         thread.start()
         assert ready.wait(10)
         try:
-            yield told[0]
+            yield shown[0]
         finally:
             stop.set()
             thread.join(10)
@@ -314,7 +314,7 @@ def test_a_server_that_is_gone_is_told_and_found_again(live, open_page) -> None:
         status(page, "live, updated")
     status(page, "connection lost, trying again")
     assert page.inner_text("h1") == "Edition 1"
-    with live.serving(Door(port=urlsplit(url).port)):
+    with live.serving(port=urlsplit(url).port):
         status(page, "live, updated")
         assert page.errors == []
 
@@ -390,7 +390,7 @@ def asked_upon_being_seen(page, seen: bool) -> int:
 
 
 def test_the_token_opens_the_page_and_leaves_the_address(live, open_page) -> None:
-    with live.serving(Door(port=0, token=True)) as url:
+    with live.serving(token=True) as url:
         page = open_page(url)
         edition(page, 1)
         assert urlsplit(page.url).query == ""
@@ -404,7 +404,7 @@ def test_the_token_opens_the_page_and_leaves_the_address(live, open_page) -> Non
 
 def test_a_link_on_another_site_opens_the_page(live, tmp_path, open_page) -> None:
     """The cookie is for this site alone, and a click elsewhere does not carry it."""
-    with live.serving(Door(port=0, token=True)) as url:
+    with live.serving(token=True) as url:
         elsewhere = tmp_path / "mail.html"
         elsewhere.write_text(f'<!doctype html><title>Mail</title><a href="{url}">the report</a>')
         page = open_page(elsewhere)
@@ -417,9 +417,9 @@ def test_a_link_on_another_site_opens_the_page(live, tmp_path, open_page) -> Non
 
 
 def test_a_server_with_another_token_says_so(live, open_page) -> None:
-    with live.serving(Door(port=0, token=True)) as url:
+    with live.serving(token=True) as url:
         page = open_page(url)
         edition(page, 1)
-    with live.serving(Door(port=urlsplit(url).port, token=True)):
+    with live.serving(port=urlsplit(url).port, token=True):
         status(page, "access was refused: open the address with its token again")
         assert page.inner_text("h1") == "Edition 1"

@@ -84,13 +84,17 @@ def serve(
     ] = "",
 ) -> None:
     """Show the report in a browser while runs go on; nothing is written. Ctrl-C ends it."""
-    from autofedavg.monitor.serve.serving import Door, serve
+    from autofedavg.monitor.serve.serving import serve
 
     serve(
         runs,
-        Door(host, port, expose, tuple(allow_host or ()), token),
-        tell=typer.echo,
-        say=lambda text: typer.echo(text, err=True),
+        show=typer.echo,
+        warn=lambda text: typer.echo(text, err=True),
+        host=host,
+        port=port,
+        expose=expose,
+        allow_hosts=allow_host or (),
+        token=token,
         baseline=baseline,
         every=every,
         browse=browse,

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from autofedavg.monitor.serve.changes import look_at
+from autofedavg.monitor.serve.renderer import SCORES, find
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def end(folder, state):
 
 def test_a_round_a_score_and_a_run_are_changes_and_a_checkpoint_is_none(home) -> None:
     run = home / "fedavg" / "seed-0"
-    looks = [look_at([home])]
-    assert looks[0] == look_at([home])
+    looks = [find([home])]
+    assert looks[0] == find([home])
     (run / "checkpoints" / "last-1.json").write_text("{}")
     (run / "log.txt").write_text("said")
-    assert look_at([home]) == looks[0]
+    assert find([home]) == looks[0]
     for change in (
         lambda: (run / "rounds.jsonl").write_text("{}\n"),
         lambda: (run / "rounds.jsonl").write_text("{}\n{}\n"),
@@ -45,78 +45,82 @@ def test_a_round_a_score_and_a_run_are_changes_and_a_checkpoint_is_none(home) ->
         lambda: begin(home / "fedprox" / "seed-0"),
     ):
         change()
-        looks.append(look_at([home]))
+        looks.append(find([home]))
         assert looks[-1] != looks[-2]
 
 
 def test_a_file_replaced_by_one_of_the_same_size_and_time_is_a_change(home) -> None:
     status = home / "fedavg" / "seed-0" / "status.json"
-    before, about = look_at([home]), status.stat()
+    before, about = find([home]), status.stat()
     other = status.with_name("other")
     other.write_text(status.read_text())
     os.utime(other, ns=(about.st_atime_ns, about.st_mtime_ns))
     other.replace(status)
-    assert look_at([home]) != before
+    assert find([home]) != before
+
+
+def scores(home) -> dict:
+    return {path: stamp for path, stamp in find([home]).stamps.items() if path.name in SCORES}
 
 
 def test_only_scores_count_for_pictures(home) -> None:
     run = home / "fedavg" / "seed-0"
-    before = look_at([home]).scores()
+    before = scores(home)
     (run / "rounds.jsonl").write_text("{}\n")
-    assert look_at([home]).scores() == before
+    assert scores(home) == before
     (run / "scores.csv").write_text("model\n")
-    assert look_at([home]).scores() != before
+    assert scores(home) != before
 
 
 def test_a_run_named_alone_knows_its_study(home) -> None:
-    before = look_at([home / "fedavg" / "seed-0"])
-    assert len(before.runs) == 1
+    before = find([home / "fedavg" / "seed-0"])
+    assert before.paths == (home / "fedavg" / "seed-0",)
     (home / "study.json").write_text('{"title": "another"}')
-    assert look_at([home / "fedavg" / "seed-0"]) != before
+    assert find([home / "fedavg" / "seed-0"]) != before
 
 
 def test_what_is_not_there_is_nothing(tmp_path) -> None:
-    assert look_at([tmp_path / "absent", tmp_path]).runs == ()
-    assert look_at([tmp_path]).state == "waiting"
+    assert find([tmp_path / "absent", tmp_path]).paths == ()
+    assert find([tmp_path]).state == "waiting"
 
 
 def test_a_folder_named_twice_counts_once(home) -> None:
-    assert len(look_at([home, home / "fedavg"]).runs) == 1
+    assert find([home, home / "fedavg"]).stamps == find([home]).stamps
 
 
 def test_a_study_goes_on_until_all_it_was_asked_for_is_finished(home) -> None:
     first = home / "fedavg" / "seed-0"
-    assert look_at([home]).state == "running"
+    assert find([home]).state == "running"
     end(first, "finished")
-    assert look_at([home]).state == "running", "the second row has not begun"
+    assert find([home]).state == "running", "the second row has not begun"
     second = begin(home / "fedprox" / "seed-0")
-    assert look_at([home]).state == "running"
+    assert find([home]).state == "running"
     end(second, "finished")
-    assert look_at([home]).state == "finished"
+    assert find([home]).state == "finished"
 
 
 def test_a_run_named_alone_does_not_wait_for_its_study(home) -> None:
     end(home / "fedavg" / "seed-0", "finished")
-    assert look_at([home / "fedavg"]).state == "finished"
+    assert find([home / "fedavg"]).state == "finished"
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
 def test_nothing_is_expected_after_a_stop(home, state) -> None:
     end(home / "fedavg" / "seed-0", state)
-    assert look_at([home]).state == "finished"
+    assert find([home]).state == "finished"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"runs": 3}', '{"runs": [{"jobs": []}]}'])
 def test_half_written_files_do_not_matter(home, content) -> None:
     (home / "study.json").write_text(content)
     (home / "fedavg/seed-0/status.json").write_text(content)
-    assert look_at([home]).state == "running"
+    assert find([home]).state == "running"
     end(home / "fedavg/seed-0", "finished")
-    assert look_at([home]).state == "finished"
+    assert find([home]).state == "finished"
 
 
 @pytest.mark.parametrize("runs", ["null", "[1]", '[{"jobs": null}]', "{}"])
 def test_a_study_file_that_is_not_ours_is_looked_past(home, runs) -> None:
     end(home / "fedavg" / "seed-0", "finished")
     (home / "study.json").write_text(f'{{"runs": {runs}}}')
-    assert look_at([home]).state == "finished"
+    assert find([home]).state == "finished"

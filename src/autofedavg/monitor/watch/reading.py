@@ -29,6 +29,7 @@ RECENT = 10  # rounds whose median is the time of a round
 LOG_LINES, LOG_BYTES = 8, 16384
 FILES = ("config.toml", "environment.json", "status.json")
 SIGNS = ("status.json", "rounds.jsonl", "log.txt")  # of life
+Stamp = tuple[int, int, int]  # a file's time in nanoseconds, size and inode
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -52,7 +53,7 @@ class RunReader:
         Raises:
             RunError: the folder is damaged, or a newer version wrote it.
         """
-        mark = [_mark(self.path / name) for name in {*FILES, *SIGNS}]
+        mark = [stamp(self.path / name) for name in {*FILES, *SIGNS}]
         if self._kept is None or self._kept[0] != mark:
             with naming(self.path, "this run folder is damaged", remedy=""):
                 self._kept = (mark, self._read())
@@ -104,7 +105,7 @@ class RunReader:
         """With what passes although no file changes: time, and a lock let go."""
         if seen.state == "not begun":
             return seen
-        last = max(_mark(self.path / name)[0] for name in SIGNS)
+        last = max(stamp(self.path / name)[0] for name in SIGNS)
         silent = max(0.0, time.time() - last / 1e9)
         left = None
         if seen.state == "running" and seen.seconds_a_round is not None and seen.T is not None:
@@ -237,13 +238,13 @@ def _calls(lines: Lines) -> dict[str, dict[str, float]]:
     return sums
 
 
-def _mark(path: Path) -> tuple[int, int]:
-    """Changes whenever the file does: time of writing in nanoseconds, and size."""
+def stamp(path: Path) -> Stamp:
+    """Differs whenever the file does; zeros where there is none."""
     try:
         about = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return about.st_mtime_ns, about.st_size
+    except OSError:
+        return 0, 0, 0
+    return about.st_mtime_ns, about.st_size, about.st_ino
 
 
 def _tail(path: Path) -> tuple[str, ...]:

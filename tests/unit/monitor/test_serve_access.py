@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.core.errors import ConfigError
-from autofedavg.monitor.serve.gate import Gate, address_of, token_for
+from autofedavg.monitor.serve.access import Access, host_names, listen, token_for
 
-GATE = Gate(frozenset({"localhost", "127.0.0.1", "[::1]", "lab.example"}), "a token of some length")
+ACCESS = Access(host_names(["Lab.Example"]), "a token of some length")
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ GATE = Gate(frozenset({"localhost", "127.0.0.1", "[::1]", "lab.example"}), "a to
      "10.1.2.3:80"],
 )  # fmt: skip
 def test_expected_names_are_known_with_any_port(host) -> None:
-    assert GATE.knows([host], "10.1.2.3")
+    assert ACCESS.knows(host, "10.1.2.3")
 
 
 @pytest.mark.parametrize(
@@ -28,38 +28,32 @@ def test_expected_names_are_known_with_any_port(host) -> None:
      "127.0.0.1.", "127.1", "[::1", "[]", "::1", "localhost:123456", "xn--evil", "[::2]"],
 )  # fmt: skip
 def test_all_other_names_are_foreign(host) -> None:
-    assert not GATE.knows([host], "10.1.2.3")
-
-
-def test_one_name_is_needed_and_no_more() -> None:
-    assert not GATE.knows([], "127.0.0.1")
-    assert not GATE.knows(["localhost", "localhost"], "127.0.0.1")
+    assert not ACCESS.knows(host, "10.1.2.3")
 
 
 def test_the_address_a_connection_came_to_is_a_name() -> None:
-    assert GATE.knows(["[fe80::1]:80"], "fe80::1%eth0")
-    assert GATE.knows(["10.1.2.3"], "::ffff:10.1.2.3")
-    assert not GATE.knows(["fe80::1"], "fe80::1")
+    assert ACCESS.knows("[fe80::1]:80", "fe80::1%eth0")
+    assert ACCESS.knows("10.1.2.3", "::ffff:10.1.2.3")
+    assert not ACCESS.knows("fe80::1", "fe80::1")
 
 
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_gate(text) -> None:
-    known = text.lower().split(":")[0] in GATE.names or text.lower().startswith("[::1]")
-    assert GATE.knows([text], "not an address") <= known
-    assert not GATE.admits([text], [text], "cookie")
-    assert not GATE.opens(text)
+    known = text.lower().split(":")[0] in ACCESS.names or text.lower().startswith("[::1]")
+    assert ACCESS.knows(text, "not an address") <= known
+    assert not ACCESS.admits(text, text)
+    assert not ACCESS.opens(text)
 
 
 def test_token_or_session_admit() -> None:
-    assert GATE.admits(["Bearer a token of some length"], [], "c")
-    assert GATE.admits(["bearer  a token of some length "], [], "c")
-    assert GATE.admits([], [f"x=1; c={GATE.session}; y"], "c")
-    assert GATE.admits([], ["x=1", f"c={GATE.session}"], "c")
-    assert GATE.opens("a token of some length")
+    assert ACCESS.admits("Bearer a token of some length", "")
+    assert ACCESS.admits("bearer  a token of some length ", "")
+    assert ACCESS.admits("", ACCESS.session)
+    assert ACCESS.opens("a token of some length")
 
 
 def test_nothing_else_admits() -> None:
-    token, session = GATE.token, GATE.session
+    token, session = ACCESS.token, ACCESS.session
     for header in (
         f"Basic {token}",
         token,
@@ -68,59 +62,58 @@ def test_nothing_else_admits() -> None:
         f"Bearer {token}x",
         "Bearer \udc80",
     ):
-        assert not GATE.admits([header], [], "c"), header
-    for cookie in (f"d={session}", "c=", f"c={token}", f"c={session}x", session, "c"):
-        assert not GATE.admits([], [cookie], "c"), cookie
-    assert not GATE.admits([f"Bearer {session}"], [], "c")
-    assert not GATE.opens("")
+        assert not ACCESS.admits(header, ""), header
+    for cookie in ("", token, f"{session}x", session[:-1]):
+        assert not ACCESS.admits("", cookie), cookie
+    assert not ACCESS.admits(f"Bearer {session}", "")
+    assert not ACCESS.opens("")
 
 
 def test_without_a_token_all_enter_and_none_opens() -> None:
-    gate = Gate(frozenset({"localhost"}))
-    assert gate.admits([], [], "c")
-    assert not gate.opens("")
+    access = Access(host_names([]))
+    assert access.admits("", "")
+    assert not access.opens("")
 
 
 def test_secrets_are_not_printed() -> None:
-    assert GATE.token not in repr(GATE)
-    assert GATE.session not in repr(GATE)
+    assert ACCESS.token not in repr(ACCESS)
+    assert ACCESS.session not in repr(ACCESS)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.3.2.1"])
 def test_loopback_needs_no_permission(host) -> None:
-    address = address_of(host, expose=False)
-    assert not address.exposed
-    assert address.url(80) == f"http://{host}:80/"
-    assert host in address.names()
+    listener, name, exposed = listen(host, 0, expose=False)
+    with listener:
+        assert (name, exposed) == (host, False)
+        assert listener.getsockname()[0].startswith("127.")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "[2001:db8::1]"])
 def test_other_addresses_need_one(host) -> None:
     with pytest.raises(ConfigError, match=r"reached from other machines; keep to 127\.0\.0\.1"):
-        address_of(host, expose=False)
-    assert address_of(host, expose=True).exposed
+        listen(host, 0, expose=False)
+
+
+def test_an_exposed_server_goes_by_the_name_of_its_machine() -> None:
+    listener, name, exposed = listen("0.0.0.0", 0, expose=True)
+    with listener:
+        assert (name, exposed) == (socket.gethostname().lower(), True)
 
 
 def test_exposing_loopback_is_a_misunderstanding() -> None:
     with pytest.raises(ConfigError, match=r"--expose: 127\.0\.0\.1 cannot be reached"):
-        address_of("127.0.0.1", expose=True)
+        listen("127.0.0.1", 0, expose=True)
 
 
 @pytest.mark.parametrize("host", ["", "no such name", "x" * 300, "a..b", "\udc80"])
 def test_what_is_no_address_is_told(host) -> None:
-    with pytest.raises(ConfigError, match=r"--host: .* is no address of this machine"):
-        address_of(host, expose=True)
+    with pytest.raises(ConfigError, match=r"--host: .* is not an address of this machine"):
+        listen(host, 0, expose=True)
 
 
-def test_names_of_an_exposed_server() -> None:
-    everywhere = address_of("0.0.0.0", expose=True)
-    names = everywhere.names(["Lab.Example", "2001:db8::2"])
-    assert {"localhost", "lab.example", "[2001:db8::2]", socket.gethostname().lower()} <= names
-    assert everywhere.url(81) == f"http://{socket.gethostname()}:81/"
-    one = address_of("2001:db8::1", expose=True)
-    assert "[2001:db8::1]" in one.names()
-    assert socket.gethostname().lower() not in one.names() - {"localhost"}
-    assert one.url(81) == "http://[2001:db8::1]:81/"
+def test_names_as_requests_have_them() -> None:
+    names = host_names(["Lab.Example", "2001:db8::2", "[2001:DB8::3]"])
+    assert {"localhost", "lab.example", "[2001:db8::2]", "[2001:db8::3]"} <= names
 
 
 def test_a_token_is_made_where_one_is_needed(monkeypatch) -> None:
