@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from contourpy import contour_generator
 from PIL import Image, ImageDraw
 
 FINE = 4  # times finer than the picture that lines are drawn, for smooth edges
@@ -13,7 +14,6 @@ CASING = 1.0  # pixels of darkness on either side of a line: light ground must n
 DARKNESS = 0.55
 DASH, GAP = 5.0, 4.0  # pixels
 Colour = tuple[int, int, int]
-Side = tuple[int, int, int, int]  # row and column of a corner, and the way from it
 
 
 class Line(NamedTuple):
@@ -26,8 +26,8 @@ class Line(NamedTuple):
 def borders(mask: np.ndarray) -> list[np.ndarray]:
     """The borders of a mask as closed lines, around its parts and around its holes.
 
-    They run between the centres of pixels inside and outside (as marching squares do), corners
-    rounded; parts that only touch at a corner are apart.
+    They run between the centres of pixels inside and outside (marching squares), corners rounded.
+    Parts that only touch at a corner stay apart.
 
     Args:
         mask: (rows, columns), true inside.
@@ -35,38 +35,9 @@ def borders(mask: np.ndarray) -> list[np.ndarray]:
     Returns:
         For each border its points, (n, 2) as row and column; pixel (0, 0) reaches from 0 to 1.
     """
-    sides = _sides(mask)
-    left = dict.fromkeys(sides)
-    found = []
-    while left:
-        row, column, down, across = first = next(iter(left))
-        path: list[tuple[float, float]] = []
-        while not path or (row, column, down, across) != first:
-            del left[row, column, down, across]
-            path.append((row + down / 2, column + across / 2))
-            row, column = row + down, column + across
-            # To the right, ahead, or to the left: right first keeps parts apart at their corners.
-            ways = ((across, -down), (down, across), (-across, down))
-            down, across = next(way for way in ways if (row, column, *way) in sides)
-        found.append(_rounded(np.array(path)))
-    return found
-
-
-def _sides(mask: np.ndarray) -> dict[Side, None]:
-    """The sides of pixels that border on the outside, walked with the inside to the right."""
-    inside = np.pad(np.asarray(mask, bool), 1)
-    sides: dict[Side, None] = {}
-    # The neighbour that must be outside, the corner its side begins at, and the way along it.
-    for beside, begin, way in (
-        ((-1, 0), (0, 0), (0, 1)),
-        ((0, 1), (0, 1), (1, 0)),
-        ((1, 0), (1, 1), (0, -1)),
-        ((0, -1), (1, 0), (-1, 0)),
-    ):
-        outside = ~np.roll(inside, (-beside[0], -beside[1]), axis=(0, 1))
-        corners = np.argwhere(inside & outside) - 1 + begin
-        sides |= dict.fromkeys((int(row), int(column), *way) for row, column in corners)
-    return sides
+    # The generator counts from the centre of the first padded pixel, and repeats the first point.
+    found = contour_generator(z=np.pad(np.asarray(mask, float), 1), line_type="Separate").lines(0.5)
+    return [_rounded(np.asarray(line)[:-1, ::-1] - 0.5) for line in found]
 
 
 def _rounded(points: np.ndarray) -> np.ndarray:
