@@ -20,7 +20,7 @@ from autofedavg.federation import verbs as vocabulary
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import MemoryState
 from autofedavg.federation.messages import Message, arrays_of
-from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def half_frozen() -> nn.Module:
 def site(name: str, n: int) -> CifarSite:
     random = np.random.default_rng(n)
     images = random.integers(256, size=(n, 3, 32, 32)).astype(np.uint8)
-    pictures = Pictures(images, (np.arange(n) % 10).astype(np.uint8))
+    pictures = LabelledImages(images, (np.arange(n) % 10).astype(np.uint8))
     names = [f"{name}-{i}" for i in range(n)]
     return CifarSite(name, pictures, names, pictures, names, 0, False)
 

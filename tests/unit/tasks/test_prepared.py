@@ -120,7 +120,7 @@ def maker(tmp_path, wanted, extra: str = "") -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here.parent}"},
+        env={**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here.parents[1]}"},
     )
 
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 Rule = Literal["thirds", "two-thirds"]
 
 
-class Known(NamedTuple):
+class CommittedCase(NamedTuple):
     """One case of a public data set.
 
     Attributes:
@@ -33,12 +33,12 @@ class Known(NamedTuple):
 
 
 @cache
-def read_cases(task: str) -> tuple[Known, ...]:
+def read_cases(task: str) -> tuple[CommittedCase, ...]:
     """The committed cases of a task, in the order of its file."""
     text = (files("autofedavg.tasks.archives") / "cases" / f"{task}.csv").read_text(
         encoding="utf-8"
     )
-    return tuple(Known(**row) for row in csv.DictReader(text.splitlines()))
+    return tuple(CommittedCase(**row) for row in csv.DictReader(text.splitlines()))
 
 
 def split_sizes(n: int, rule: Rule) -> tuple[int, int, int]:

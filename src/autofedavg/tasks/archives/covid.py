@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 
 from autofedavg.core.settings import setting
 from autofedavg.tasks.archives.public import PublicTask
-from autofedavg.tasks.archives.sources import Source
+from autofedavg.tasks.archives.sources import DataSource
 from autofedavg.tasks.imaging.pipeline import Network, Pipeline
 
-CHALLENGE = Source(
+CHALLENGE = DataSource(
     title="COVID-19-20 Lung CT Lesion Segmentation Challenge, training set",
     get="https://covid-segmentation.grand-challenge.org/ (an account is needed)",
     licence="images CC BY 4.0 (TCIA, CT Images in COVID-19); read the archive's license.txt",
@@ -57,7 +57,7 @@ class Covid(PublicTask):
         pipeline.
     """
 
-    sources: ClassVar[Mapping[str, Source]] = dict.fromkeys(("I", "II", "III"), CHALLENGE)
+    sources: ClassVar[Mapping[str, DataSource]] = dict.fromkeys(("I", "II", "III"), CHALLENGE)
     heading: ClassVar[str] = (
         "COVID-19 lesions in chest CT. The paper's hospitals are private; this is one public\n"
         "source, dealt to three clients in the paper's proportions: they are NOT the paper's\n"

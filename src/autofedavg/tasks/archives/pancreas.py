@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from autofedavg.core.settings import setting
 from autofedavg.tasks.archives.public import PublicTask
-from autofedavg.tasks.archives.sources import Source
+from autofedavg.tasks.archives.sources import DataSource
 from autofedavg.tasks.imaging.pipeline import Network, Pipeline
 from autofedavg.tasks.imaging.preparation import BACKGROUND
 
@@ -15,7 +15,7 @@ PANCREAS = "pancreas"
 COMMENT = "derived from the paper's withdrawn source comment"
 
 SOURCES = {
-    "MSD": Source(
+    "MSD": DataSource(
         title="Medical Segmentation Decathlon, Task07_Pancreas",
         get="http://medicaldecathlon.com, Task07_Pancreas.tar, 11.4 GiB, no account needed",
         licence="CC BY-SA 4.0",
@@ -32,7 +32,7 @@ SOURCES = {
         number=r"\d{3}",
         classes={PANCREAS: (1, 2)},  # 2 is the tumour in it
     ),
-    "TCIA": Source(
+    "TCIA": DataSource(
         title="TCIA Pancreas-CT",
         get="https://www.cancerimagingarchive.net/collection/pancreas-ct/, DICOM by the NBIA Data "
         "Retriever, 9.95 GB, and the labels' zip; no account needed",
@@ -53,7 +53,7 @@ SOURCES = {
         series=True,
         by_rows=True,
     ),
-    "BTCV": Source(
+    "BTCV": DataSource(
         title="MICCAI 2015 Multi-Atlas Labeling Beyond the Cranial Vault, abdomen, training set",
         get="https://www.synapse.org/#!Synapse:syn3193805, RawData.zip (a Synapse account is "
         "needed)",
@@ -115,7 +115,7 @@ class Pancreas(PublicTask):
         and all three stand in the training split.
     """
 
-    sources: ClassVar[Mapping[str, Source]] = SOURCES
+    sources: ClassVar[Mapping[str, DataSource]] = SOURCES
     heading: ClassVar[str] = "The pancreas in abdominal CT: the paper's three public data sets."
     published: ClassVar[str] = (
         "pancreas in MSD Task07, TCIA Pancreas-CT and BTCV, split in the paper's sizes, the cases "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ SOFT = -50.0  # Hounsfield units: above fat
 ENOUGH = 0.8  # of a label's voxels; a label laid on the wrong place also covers fat and air
 
 
-def soft_tissue(case: Prepared, how: Pipeline) -> float:
+def soft_tissue(case: PreparedCase, how: Pipeline) -> float:
     """The share of a case's labelled voxels that are neither fat or air nor above the window."""
     found = np.concatenate(case.centres())
     if not len(found):
@@ -30,7 +30,7 @@ def soft_tissue(case: Prepared, how: Pipeline) -> float:
     return float(soft.float().mean())
 
 
-def warn_of_misplaced(site: str, cases: Sequence[Prepared], how: Pipeline) -> None:
+def warn_of_misplaced(site: str, cases: Sequence[PreparedCase], how: Pipeline) -> None:
     """Warns when the labels of a site do not lie on soft tissue; needs a window in HU."""
     if how.normalise != "window" or how.window[0] >= SOFT:
         return

@@ -15,7 +15,7 @@ from autofedavg.tasks.imaging.readers import nifti_header
 
 
 @dataclass
-class Pair:
+class FoundFiles:
     """The files found of one case; two files for one role are one too many."""
 
     images: list[Path] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A public data set as it is downloaded.
 
     Attributes:
@@ -56,21 +56,21 @@ class Source:
     by_rows: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
 
-    def find(self, root: Path) -> dict[str, Pair]:
+    def find(self, root: Path) -> dict[str, FoundFiles]:
         """Every case with an image or a label below the root, wherever it was unpacked."""
         top = root / self.folder
-        found: dict[str, Pair] = {}
+        found: dict[str, FoundFiles] = {}
         for path in _below(top, self._ends(self.image) if self.series else None):
             tail = path.relative_to(top).as_posix()
             for ends, role in ((self.image, "images"), (self.label, "labels")):
                 match = self._ends(ends).fullmatch(tail)
                 if match:
                     case = self.case.format(match[1])
-                    pair = found.setdefault(self.aliases.get(case, case), Pair())
+                    pair = found.setdefault(self.aliases.get(case, case), FoundFiles())
                     getattr(pair, role).append(path)
         return found
 
-    def lacking(self, case: str, pair: Pair) -> list[str]:
+    def lacking(self, case: str, pair: FoundFiles) -> list[str]:
         """What keeps a case from being used, as far as its files' names tell."""
         told = []
         for role, ends, paths in (

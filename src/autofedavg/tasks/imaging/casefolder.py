@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from autofedavg.tasks.imaging.image import Box, surrounded, within
-from autofedavg.tasks.imaging.preparation import Arrays
+from autofedavg.tasks.imaging.preparation import CaseArrays
 
 CENTRES = 2**16  # voxels kept to centre crops on, all classes together
 
 
-class Prepared:
+class PreparedCase:
     """A case in the cache, in memory once `hold` was called."""
 
     def __init__(self, case: str, folder: Path) -> None:
@@ -132,7 +132,7 @@ class Prepared:
         return np.load(self._folder / f"{name}.npy", mmap_mode="r")
 
 
-def write_case(folder: Path, made: Arrays, classes: int) -> None:
+def write_case(folder: Path, made: CaseArrays, classes: int) -> None:
     """Writes a case and, last, what is known of it."""
     np.save(folder / "image.npy", made.image)
     np.save(folder / "label.npy", made.label)

@@ -16,7 +16,7 @@ DASH, GAP = 5.0, 4.0  # pixels
 Colour = tuple[int, int, int]
 
 
-class Line(NamedTuple):
+class LineStyle(NamedTuple):
     """How a border is drawn: its width in pixels, and whether it is dashed."""
 
     width: float = 2.0
@@ -47,7 +47,7 @@ def _rounded(points: np.ndarray) -> np.ndarray:
     return np.stack([corners, middles], axis=1).reshape(-1, 2)
 
 
-def trace(made: Image.Image, mask: np.ndarray, colour: Colour, line: Line) -> Image.Image:
+def trace(made: Image.Image, mask: np.ndarray, colour: Colour, line: LineStyle) -> Image.Image:
     """The picture with the borders of a mask, which covers all of it, drawn on it."""
     times = np.array([made.height / mask.shape[0], made.width / mask.shape[1]])
     core, case = (Image.new("L", (made.width * FINE, made.height * FINE)) for _ in range(2))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from autofedavg.tasks.imaging.contours import Colour, Line, trace
+from autofedavg.tasks.imaging.contours import Colour, LineStyle, trace
 from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, picture, png
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.intensities import written
@@ -17,11 +17,11 @@ SHADES = 48  # per channel: noise takes most of a file, and finer ones show no m
 MIXED = ((1.0, 0), *((share, grey) for share in (0.25, 0.5, 0.75) for grey in (0, 85, 170, 255)))
 # With one class, colours tell who drew it; orange and blue differ for everyone.
 LABEL, FOUND = COLOURS[0], COLOURS[1]
-DRAWN = Line(2.0)
-BESIDE = Line(1.5, dashed=True)  # the label, where it is only there to compare with
+DRAWN = LineStyle(2.0)
+BESIDE = LineStyle(1.5, dashed=True)  # the label, where it is only there to compare with
 
 
-class Picture(NamedTuple):
+class LabelPanel(NamedTuple):
     """One panel."""
 
     png: bytes
@@ -40,7 +40,7 @@ def shades(scan: Scan, how: Pipeline) -> tuple[float, float]:
     return (low, high) if low < high else how.window
 
 
-def panels(seen: View, low: float, high: float, classes: int) -> list[Picture]:
+def panels(seen: View, low: float, high: float, classes: int) -> list[LabelPanel]:
     """The image alone, with its label, and with each of the others beside the label.
 
     Args:
@@ -59,7 +59,7 @@ def panels(seen: View, low: float, high: float, classes: int) -> list[Picture]:
         drawn.append(_traced(below, seen.label, own, BESIDE))
     if not seen.colour:
         drawn = [made.quantize(palette=_palette(), dither=Image.Dither.NONE) for made in drawn]
-    return [Picture(png(made), made.size) for made in drawn]
+    return [LabelPanel(png(made), made.size) for made in drawn]
 
 
 def colours_of(classes: int) -> tuple[tuple[Colour, ...], tuple[Colour, ...]]:
@@ -71,7 +71,7 @@ def colours_of(classes: int) -> tuple[tuple[Colour, ...], tuple[Colour, ...]]:
 
 
 def _traced(
-    made: Image.Image, classes: np.ndarray, colours: tuple[Colour, ...], line: Line
+    made: Image.Image, classes: np.ndarray, colours: tuple[Colour, ...], line: LineStyle
 ) -> Image.Image:
     for number, colour in enumerate(colours, 1):
         made = trace(made, classes == number, colour, line)

@@ -15,7 +15,7 @@ UNET = (16, 32, 64, 128, 256)
 BASIC_UNET = (32, 32, 64, 128, 256, 32)
 
 
-class Steps(Settings):
+class CommonPipeline(Settings):
     """What is set in the same way whether or not the rest is left to the data."""
 
     crop: bool = setting(False, origin="ours", help="cut away what is empty around the body")
@@ -47,7 +47,7 @@ class Steps(Settings):
     )
 
 
-class Pipeline(Steps):
+class Pipeline(CommonPipeline):
     """How images become batches, and predictions become scores; two or three axes."""
 
     spacing: tuple[float, ...] | Literal["keep"] = setting(

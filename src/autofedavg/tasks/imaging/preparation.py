@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Arrays(PreparedImage):
+class CaseArrays(PreparedImage):
     """A case after its deterministic steps: its image, and its label.
 
     Attributes:
@@ -93,7 +93,7 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
     return image, _numbered(label.values[0], classes, case.label)
 
 
-def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
+def arrays(case: Case, how: Pipeline, classes: Classes) -> CaseArrays:
     """All deterministic steps.
 
     Raises:
@@ -107,7 +107,7 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
     del scan  # a CT is large, and more than one may be prepared at once
     image, (small,) = prepare_layers(layers, affine, how, named)
     original = label if image.moved else None
-    return Arrays(**vars(image), label=small, original=original, digests=digests)
+    return CaseArrays(**vars(image), label=small, original=original, digests=digests)
 
 
 def upright(values: np.ndarray, affine: np.ndarray | None) -> np.ndarray:

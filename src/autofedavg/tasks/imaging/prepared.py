@@ -24,10 +24,17 @@ import monai
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, writing
-from autofedavg.tasks.imaging.casefolder import Prepared, is_whole, write_case
+from autofedavg.tasks.imaging.casefolder import PreparedCase, is_whole, write_case
 from autofedavg.tasks.imaging.files import identity
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import BACKGROUND, BINARY, Arrays, Case, Classes, arrays
+from autofedavg.tasks.imaging.preparation import (
+    BACKGROUND,
+    BINARY,
+    Case,
+    CaseArrays,
+    Classes,
+    arrays,
+)
 
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
@@ -56,7 +63,7 @@ class Store:
         """Whether a case has been prepared; its files must exist."""
         return is_whole(self._place(case))
 
-    def prepare(self, case: Case) -> Prepared:
+    def prepare(self, case: Case) -> PreparedCase:
         """The prepared case, made now if it has not been made.
 
         Raises:
@@ -69,7 +76,7 @@ class Store:
 
     def sites(
         self, wanted: Mapping[str, Sequence[Case]], progress: Progress | None = None
-    ) -> dict[str, dict[str, list[Prepared]]]:
+    ) -> dict[str, dict[str, list[PreparedCase]]]:
         """Every site's cases by split, prepared, and held in memory as far as the limit goes.
 
         Raises:
@@ -78,7 +85,7 @@ class Store:
         self._check_splits(wanted)
         self._sweep()
         jobs = [(site, case) for site, cases in wanted.items() for case in cases]
-        ready: dict[str, dict[str, list[Prepared]]] = {
+        ready: dict[str, dict[str, list[PreparedCase]]] = {
             site: {split: [] for split in SPLITS} for site in wanted
         }
         wrong: list[str] = []
@@ -116,7 +123,7 @@ class Store:
                 total.update(json.dumps([site, case.case, *seen]).encode())
         return total.hexdigest()
 
-    def _tried(self, case: Case) -> Prepared | DataError:
+    def _tried(self, case: Case) -> PreparedCase | DataError:
         """The case, or what is wrong with it; a disk that cannot be written is no case's fault."""
         try:
             place = self._place(case)
@@ -125,9 +132,9 @@ class Store:
             return error
         if made is not None:
             self._keep(made, place)
-        return Prepared(case.case, place)
+        return PreparedCase(case.case, place)
 
-    def _hold(self, ready: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
+    def _hold(self, ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
         """Training cases first: they are read most often."""
         left = self._limit
         for split in SPLITS:
@@ -170,7 +177,7 @@ class Store:
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         return self._folder / key[:2] / key[2:26]
 
-    def _keep(self, made: Arrays, place: Path) -> None:
+    def _keep(self, made: CaseArrays, place: Path) -> None:
         name = f".{place.name}-{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
         making = place.with_name(name)
         with writing(self._folder):
@@ -194,7 +201,7 @@ class Store:
                     shutil.rmtree(left)
 
 
-def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
+def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
     """Refuses one and the same image in two splits or at two sites: the test would leak.
 
     Raises:

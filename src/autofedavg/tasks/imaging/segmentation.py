@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from autofedavg.core.problem import CaseScore
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Loss, Training
-from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
 from autofedavg.tasks.imaging.prefetch import ahead
@@ -79,7 +79,7 @@ class SegmentationSite:
     def __init__(
         self,
         site: str,
-        cases: Mapping[str, Sequence[Prepared]],
+        cases: Mapping[str, Sequence[PreparedCase]],
         how: Pipeline,
         classes: Sequence[str] = ("foreground",),
         share: float = 1.0,
@@ -134,7 +134,7 @@ class SegmentationSite:
             scores.append(CaseScore(case.case, "label_voxels", float(original.count_nonzero())))
         return scores
 
-    def predict(self, network: nn.Module, case: Prepared) -> Tensor:
+    def predict(self, network: nn.Module, case: PreparedCase) -> Tensor:
         """The predicted class of every voxel of the file's own grid, uint8: 0 for background."""
         return predict(network, case, self._how, len(self._classes))
 
@@ -158,7 +158,7 @@ class SegmentationSite:
         return torch.stack(images), torch.stack(labels)
 
     def _crop(
-        self, case: Prepared, random: np.random.RandomState, augment: bool, mirrored: bool
+        self, case: PreparedCase, random: np.random.RandomState, augment: bool, mirrored: bool
     ) -> Batch:
         how = self._how
         centre = self._centre(case, random)
@@ -183,7 +183,7 @@ class SegmentationSite:
                 image = image + random.uniform(-how.shift, how.shift)
         return image, label
 
-    def _centre(self, case: Prepared, random: np.random.RandomState) -> tuple[int, ...]:
+    def _centre(self, case: PreparedCase, random: np.random.RandomState) -> tuple[int, ...]:
         """A voxel of some class, every class as likely as the others, or one of background."""
         if random.random_sample() < self._how.foreground:
             known = [found for found in case.centres() if len(found)]
@@ -198,7 +198,7 @@ class SegmentationSite:
         return anywhere
 
 
-def _first_axis(case: Prepared) -> int:
+def _first_axis(case: PreparedCase) -> int:
     """The axis of the file's grid that is the first one of the prepared case."""
     if not case.moved or len(case.size) < 3:
         return 0

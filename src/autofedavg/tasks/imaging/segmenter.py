@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.base import Segmented
+from autofedavg.tasks.base import Segmentation
 from autofedavg.tasks.imaging.files import look, read
 from autofedavg.tasks.imaging.image import (
     prepare_layers,
@@ -68,7 +68,7 @@ class ImageSegmenter:
             )
         return ending_for(header)
 
-    def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmented:
+    def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmentation:
         """The prediction for one image, on its own grid."""
         scan, how, named = read(image), self._how, str(image[0])
         refuse_unusable(scan, named)
@@ -87,7 +87,7 @@ class ImageSegmenter:
         if sized is not None and scan.affine is not None:
             voxel = abs(float(np.linalg.det(scan.affine[:3, :3])))
             ml = tuple(n * voxel / 1000 for n in voxels)
-        return Segmented(label_file(found, image[0], scan), voxels, ml)
+        return Segmentation(label_file(found, image[0], scan), voxels, ml)
 
 
 def _counted(channels: int) -> str:

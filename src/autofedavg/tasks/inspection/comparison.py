@@ -18,7 +18,7 @@ FAR = 0.5  # of the common spread: intensities that lie further apart are told i
 LARGER = {"voxels are": 1.5, "labels are": 3.0}  # ratios that are told in words
 
 
-class Spread(NamedTuple):
+class MedianRange(NamedTuple):
     """The middle and the ends of some numbers."""
 
     median: float
@@ -53,10 +53,10 @@ class CaseLine(NamedTuple):
             return None
         return self.label_voxels * float(np.prod(self.facts.spacing)) / 1000
 
-    def intensities(self, channel: int) -> Spread:
+    def intensities(self, channel: int) -> MedianRange:
         """Median and outer percentiles of a channel."""
         low, middle, high = np.interp((LOW, 50, HIGH), LEVELS, self.facts.percentiles[channel])
-        return Spread(float(middle), float(low), float(high))
+        return MedianRange(float(middle), float(low), float(high))
 
 
 class SiteFacts(NamedTuple):
@@ -75,12 +75,12 @@ class SiteFacts(NamedTuple):
     cases: int
     patients: int
     splits: dict[str, int]
-    grid: tuple[Spread, ...]
-    spacing: tuple[Spread, ...] | None
-    intensities: list[Spread]
+    grid: tuple[MedianRange, ...]
+    spacing: tuple[MedianRange, ...] | None
+    intensities: list[MedianRange]
     shares: dict[str, float]
-    label_voxels: Spread
-    label_ml: Spread | None
+    label_voxels: MedianRange
+    label_ml: MedianRange | None
 
 
 class Histogram(NamedTuple):
@@ -105,10 +105,10 @@ class Shift(NamedTuple):
     after: list[list[float]]
 
 
-def spread(values: Iterable[float]) -> Spread:
+def spread(values: Iterable[float]) -> MedianRange:
     """The spread of some numbers; there is at least one."""
     known = [float(value) for value in values]
-    return Spread(statistics.median(known), min(known), max(known))
+    return MedianRange(statistics.median(known), min(known), max(known))
 
 
 def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
@@ -123,7 +123,7 @@ def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
     intensities = []
     for channel in range(facts[0].channels):
         seen = [case.intensities(channel) for case in cases]
-        intensities.append(Spread(*(float(v) for v in np.median(np.array(seen), axis=0))))
+        intensities.append(MedianRange(*(float(v) for v in np.median(np.array(seen), axis=0))))
     return SiteFacts(
         len(cases),
         len({case.patient for case in cases}),

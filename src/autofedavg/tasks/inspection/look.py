@@ -30,7 +30,7 @@ from autofedavg.tasks.inspection.oddities import oddities
 from autofedavg.tasks.inspection.pictures import Example, choose, example
 from autofedavg.tasks.inspection.tables import case_values, site_values, write_table
 from autofedavg.tasks.lists.fingerprint import CaseFacts
-from autofedavg.tasks.lists.listing import Entry
+from autofedavg.tasks.lists.listing import ListedCase
 from autofedavg.tasks.lists.splits import Split
 from autofedavg.tasks.lists.task import Datalist
 
@@ -227,7 +227,7 @@ def _splits(task: Datalist) -> tuple[Split, list[str]]:
         return none, [f"no splits, so a study will refuse this list: {error}"]
 
 
-def _line(entry: Entry, facts: CaseFacts, split: str, task: Datalist) -> CaseLine:
+def _line(entry: ListedCase, facts: CaseFacts, split: str, task: Datalist) -> CaseLine:
     counted = {
         name: sum(facts.voxels.get(value, 0) for value in values)
         for name, values in task.classes.items()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.tasks.imaging.prepared import SPLITS
-from autofedavg.tasks.inspection.comparison import HIGH, LOW, CaseLine, SiteFacts, Spread
+from autofedavg.tasks.inspection.comparison import HIGH, LOW, CaseLine, MedianRange, SiteFacts
 
 
 def case_values(line: CaseLine, classes: Sequence[str]) -> dict[str, Any]:
@@ -42,14 +42,14 @@ def site_values(site: str, facts: SiteFacts) -> dict[str, Any]:
     """A site as one line of a table."""
     values: dict[str, Any] = {"site": site, "cases": facts.cases, "patients": facts.patients}
     values |= {split: facts.splits.get(split, 0) for split in SPLITS}
-    spreads: dict[str, Spread | None] = {}
+    spreads: dict[str, MedianRange | None] = {}
     for axis, sizes in enumerate(facts.grid, 1):
         spreads[f"grid_{axis}"] = sizes
     for axis in range(len(facts.grid)):
         spreads[f"spacing_{axis + 1}"] = None if facts.spacing is None else facts.spacing[axis]
     spreads |= {"label_voxels": facts.label_voxels, "label_ml": facts.label_ml}
     for name, known in spreads.items():
-        for part in Spread._fields:
+        for part in MedianRange._fields:
             values[f"{name}_{part}"] = None if known is None else getattr(known, part)
     for channel, seen in enumerate(facts.intensities):
         mark = f"_channel_{channel + 1}" if len(facts.intensities) > 1 else ""

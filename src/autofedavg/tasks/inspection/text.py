@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autofedavg.core.errors import printable
 from autofedavg.tasks.imaging.prepared import SPLITS
-from autofedavg.tasks.inspection.comparison import HIGH, LOW, Spread
+from autofedavg.tasks.inspection.comparison import HIGH, LOW, MedianRange
 
 if TYPE_CHECKING:
     from autofedavg.tasks.inspection.look import Inspection
@@ -131,12 +131,12 @@ def _cells(table: Sequence[Sequence[float]]) -> list[list[str]]:
     ]
 
 
-def _spread(known: Spread) -> str:
+def _spread(known: MedianRange) -> str:
     middle, low, high = map(number, known)
     return middle if low == high else f"{middle} ({low}..{high})"
 
 
-def _label_rows(unit: str, sizes: Sequence[Spread | None]) -> list[Row]:
+def _label_rows(unit: str, sizes: Sequence[MedianRange | None]) -> list[Row]:
     return [
         (f"label, {unit}", ["unknown" if s is None else number(s.median) for s in sizes]),
         (
