@@ -391,7 +391,7 @@ def test_public_scans_are_opened_as_far_as_they_are_there(tmp_path) -> None:
     assert scan.grid == label.shape
     for file in tmp_path.rglob("*.nii.gz"):
         file.unlink()
-    with pytest.raises(DataError, match="data is missing or unfit"):
+    with pytest.raises(DataError, match="data is missing or unusable"):
         Covid(root=str(tmp_path), cases=2).collection()
 
 

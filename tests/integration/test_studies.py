@@ -71,7 +71,7 @@ def test_every_shipped_study_is_valid(path) -> None:
         ),
         (
             row(task={"name": "synthetic", "pipeline": {"roi": [30, 32, 16]}}),
-            "every size of roi must be a multiple of what the network shrinks it by",
+            "every size of roi must be a multiple of the network's stride",
         ),
         (
             row(task={"name": "synthetic", "pipeline": {"window": [5.0, 1.0]}}),

@@ -9,10 +9,18 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 from scipy import ndimage
 
-from autofedavg.tasks.imaging.contours import LineStyle, borders, trace
 from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, view
 from autofedavg.tasks.imaging.files import Scan
-from autofedavg.tasks.imaging.panels import FOUND, LABEL, colours_of, panels, shades
+from autofedavg.tasks.imaging.panels import (
+    FOUND,
+    LABEL,
+    LineStyle,
+    borders,
+    colours_of,
+    panels,
+    shades,
+    trace,
+)
 from autofedavg.tasks.imaging.pipeline import Pipeline
 
 RED = (255, 0, 0)

@@ -16,22 +16,32 @@ from autofedavg.tasks.archives.sources import DataSource, FoundFiles, grid_of
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.imaging.image import size_text
-from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.pipeline import HELP, Network, Pipeline
 from autofedavg.tasks.imaging.preparation import Case, Classes
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.imaging.task import CaseFiles, Collection, ImageTask, counted
 from autofedavg.tasks.lists.splits import split_digest
 
 
+class PublicPipeline(Pipeline):
+    """The paper's settings for CT; the default is that of its COVID-19 study."""
+
+    network: Network = setting(
+        "basic-unet",
+        origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
+        help=HELP["network"],
+    )
+
+
 class PublicTask(ImageTask):
-    """Segmentation of one structure in public CT; subclasses say which.
+    """Segmentation of one structure in public CT.
 
     Attributes:
         sources: site -> the data set its cases are from.
-        heading: what the task is, for `autofedavg data`.
-        published: what data a run was made with, for `environment.json` and the tables.
-        structure: what is segmented.
-        typical: bytes of a prepared case, about; the data is not there when `check` asks.
+        heading: the description of the task for `autofedavg data`.
+        published: the description of the data for `environment.json` and the tables.
+        structure: the name of the class.
+        typical: approximate bytes of a prepared case, for `check` without the data.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("root", "cache")
@@ -62,11 +72,11 @@ class PublicTask(ImageTask):
 
     @property
     def folder(self) -> Path:
-        """Where the data is looked for."""
+        """The folder of the data."""
         return (Path(self.root) if self.root else data_home(self.name)).absolute()
 
     def known(self) -> list[CommittedCase]:
-        """The cases that are used: not the withdrawn ones, and no more than asked for."""
+        """The cases that are used: without withdrawn ones, limited by the setting `cases`."""
         used: list[CommittedCase] = []
         count: Counter[tuple[str, str]] = Counter()
         for known in read_cases(self.name):
@@ -81,7 +91,7 @@ class PublicTask(ImageTask):
         return [known for known in read_cases(self.name) if known.withdrawn]
 
     def splits(self) -> dict[str, dict[str, str]]:
-        """Site -> case -> split, with the share set aside."""
+        """Site -> case -> split, with the holdout."""
         splits = {site: {k.case: k.split for k in self.known() if k.site == site} for site in
                   self.sources}  # fmt: skip
         for site, cases in splits.items() if self.holdout else ():
@@ -99,7 +109,7 @@ class PublicTask(ImageTask):
 
     @cached_property
     def _found(self) -> dict[str, FoundFiles]:
-        """Case -> its files; ids are unique in a task."""
+        """Case -> its files; case ids are unique in a task."""
         found: dict[str, FoundFiles] = {}
         for source in {id(s): s for s in self.sources.values()}.values():
             found |= source.find(self.folder)
@@ -121,7 +131,7 @@ class PublicTask(ImageTask):
     def prepare(self, progress: Progress | None = None) -> None:
         ready = self.store(memory=0).sites(self.case_files(), progress)
         for site, source in self.sources.items():
-            if source.by_rows:  # no affine could tell
+            if source.by_rows:  # their affines cannot show a misplaced label
                 cases = [case for part in ready[site].values() for case in part]
                 warn_of_misplaced(site, cases, self.pipeline)
 
@@ -131,7 +141,7 @@ class PublicTask(ImageTask):
     def where(self) -> str:
         total, lacking = len(self.known()), len(self.lacking())
         if not lacking:
-            return f"in {self.folder}: all {total} cases there"
+            return f"in {self.folder}: all {total} cases present"
         return (
             f"in {self.folder}: {lacking} of {total} cases are missing; "
             f"`autofedavg data {self.name}` says which and where to get them"
@@ -176,7 +186,7 @@ class PublicTask(ImageTask):
         return "\n".join(lines)
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """Every file's presence and header; `prepare` reads the files whole."""
+        """Checks every file's presence and header; `prepare` reads the whole files."""
         lacking = self.lacking()
         wrong = self._reported(lacking)
         grids: dict[str, list[tuple[int, ...]]] = {site: [] for site in self.sources}
@@ -193,7 +203,7 @@ class PublicTask(ImageTask):
                     sizes = f"its grid is {size_text(label)}, the image's {size_text(image)}"
                     wrong.append(f"{known.site}, {known.case}: {pair.labels[0]}: {sizes}")
             if progress:
-                progress("looking at headers", done, len(usable))
+                progress("reading headers", done, len(usable))
         if wrong:
             raise self._error(wrong)
         return self._lines(grids)
@@ -211,7 +221,7 @@ class PublicTask(ImageTask):
         lines += [f"left out: {k.site} {k.case}, {k.withdrawn}" for k in self.withdrawn()]
         listed = {known.case for known in read_cases(self.name)}
         lines += [
-            f"note: {case} is there and not in the split, so it is not used"
+            f"note: {case} is present but not in the split, so it is not used"
             for case, pair in sorted(self._found.items())
             if case not in listed and pair.images and pair.labels
         ]
@@ -249,8 +259,8 @@ class PublicTask(ImageTask):
                     source.named(ends, mine[0].case) for ends in (source.image, source.label)
                 )
                 lines.append(
-                    f"{site}: nothing of its {len(mine)} cases, such as {image} and {label}, "
-                    f"lies below {self.folder / source.folder}"
+                    f"{site}: none of its {len(mine)} cases, such as {image} and {label}, "
+                    f"was found below {self.folder / source.folder}"
                 )
             else:
                 lines += [
@@ -260,7 +270,7 @@ class PublicTask(ImageTask):
 
     def _error(self, wrong: list[str]) -> DataError:
         return DataError(
-            "data is missing or unfit:\n  " + "\n  ".join(wrong),
+            "data is missing or unusable:\n  " + "\n  ".join(wrong),
             where=str(self.folder),
-            remedy=f"`autofedavg data {self.name}` tells what to download and where to put it",
+            remedy=f"`autofedavg data {self.name}` says what to download and where to put it",
         )

@@ -1,8 +1,8 @@
-"""Prepared cases on disk: made once, shared by all runs, read whole or crop by crop.
+"""Prepared cases on disk: written once, shared by all runs, read whole or crop by crop.
 
-Every case is a folder that appears in one rename, so two processes may prepare at once, and a
-killed one leaves the cases it had finished. Cases are held in memory up to a limit; the others are
-read from disk as they are needed, mapped only for the moment, so that memory stays bounded.
+Every case is a folder that appears by one rename. So two processes may prepare at once, and a
+killed process leaves only complete cases. Cases are held in memory up to a limit; the others are
+memory-mapped for each read.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from autofedavg.tasks.imaging.preparation import (
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
 ROOMY = 4 * 2**30  # a memory limit with room for two cases in preparation
-ABANDONED = 3600.0  # seconds after which a folder half made has no maker any more
+ABANDONED = 3600.0  # seconds after which an incomplete folder is nobody's work any more
 
 
 class Store:
     """The folder of prepared cases of one pipeline and class list.
 
     Args:
-        how: the pipeline; only its deterministic part matters.
+        how: the pipeline; its deterministic part identifies the cases.
         classes: the class list.
         cache: the folder for caches; the user's when empty.
         memory: GiB of prepared cases to hold.
@@ -64,11 +64,7 @@ class Store:
         return is_whole(self._place(case))
 
     def prepare(self, case: Case) -> PreparedCase:
-        """The prepared case, made now if it has not been made.
-
-        Raises:
-            DataError: its files cannot be used.
-        """
+        """The prepared case, from the cache if it is there; raises DataError if it is unusable."""
         result = self._tried(case)
         if isinstance(result, DataError):
             raise result
@@ -77,10 +73,10 @@ class Store:
     def sites(
         self, wanted: Mapping[str, Sequence[Case]], progress: Progress | None = None
     ) -> dict[str, dict[str, list[PreparedCase]]]:
-        """Every site's cases by split, prepared, and held in memory as far as the limit goes.
+        """Every site's prepared cases by split, held in memory up to the limit.
 
         Raises:
-            DataError: a site lacks a split, or cases cannot be used; all are listed.
+            DataError: a site lacks a split, or cases cannot be used; the error lists all.
         """
         self._check_splits(wanted)
         self._sweep()
@@ -107,14 +103,14 @@ class Store:
         if wrong:
             raise DataError(
                 f"{len(wrong)} of {len(jobs)} cases cannot be used:\n  " + "\n  ".join(wrong),
-                remedy="mend them, or take them out",
+                remedy="correct them, or remove them from the data",
             )
         refuse_copies(ready)
         self._hold(ready)
         return ready
 
     def content(self, wanted: Mapping[str, Sequence[Case]]) -> str:
-        """A digest of all voxels, and of where they lie."""
+        """A digest of all voxels and their affines."""
         total = hashlib.sha256()
         for site, cases in wanted.items():
             for case in cases:
@@ -124,7 +120,7 @@ class Store:
         return total.hexdigest()
 
     def _tried(self, case: Case) -> PreparedCase | DataError:
-        """The case, or what is wrong with it; a disk that cannot be written is no case's fault."""
+        """The case, or the error in its files; raises if the cache cannot be written."""
         try:
             place = self._place(case)
             made = None if is_whole(place) else arrays(case, self._how, self._classes)
@@ -135,7 +131,7 @@ class Store:
         return PreparedCase(case.case, place)
 
     def _hold(self, ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
-        """Training cases first: they are read most often."""
+        """Holds training cases first: they are read most often."""
         left = self._limit
         for split in SPLITS:
             for parts in ready.values():
@@ -159,7 +155,7 @@ class Store:
             )
 
     def _place(self, case: Case) -> Path:
-        """The folder of a case: its name stands for all that its arrays depend on."""
+        """The folder of a case; its name is a digest of all inputs of the preparation."""
         shaping = {
             key: str(value)
             for key, value in case._asdict().items()
@@ -188,13 +184,13 @@ class Store:
                     shutil.rmtree(place, ignore_errors=True)
                 making.rename(place)
             except OSError:
-                if not is_whole(place):  # not just another process that was faster
+                if not is_whole(place):  # unless another process was faster
                     raise
             finally:
                 shutil.rmtree(making, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Removes what killed processes have left half made, whichever machine they ran on."""
+        """Removes incomplete folders of killed processes, on any machine."""
         for left in self._folder.glob("*/.*"):
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED:
@@ -202,7 +198,7 @@ class Store:
 
 
 def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
-    """Refuses one and the same image in two splits or at two sites: the test would leak.
+    """Refuses copies of an image in two splits or at two sites: test data would leak.
 
     Raises:
         DataError: lists every such pair.
@@ -218,7 +214,7 @@ def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> 
                     twice.append(f"{'/'.join(before)} and {'/'.join(here)}")
     if twice:
         raise DataError(
-            "the same image stands in two splits or at two sites, so the test would leak:\n  "
+            "the same image is in two splits or at two sites, so test data would leak:\n  "
             + "\n  ".join(twice),
             remedy="keep one of each pair",
         )

@@ -16,11 +16,11 @@ from autofedavg.core.problem import LocalData, Problem
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress, Task
 from autofedavg.tasks.imaging.casefolder import PreparedCase
-from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
 from autofedavg.tasks.imaging.preparation import Case, Classes, load
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.readers import Scan
 from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter

@@ -23,9 +23,10 @@ from scipy import stats
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, writing
-from autofedavg.tasks.imaging.files import Scan, identity, read_label
+from autofedavg.tasks.imaging.files import identity, read_label
 from autofedavg.tasks.imaging.intensities import moments, written
 from autofedavg.tasks.imaging.preparation import Case, load
+from autofedavg.tasks.imaging.readers import Scan
 from autofedavg.tasks.lists.listing import ListedCase, Listing
 
 VERSION = 4  # part of every key: raise it whenever the same file is measured otherwise
