@@ -17,7 +17,7 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
-from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench.table import Row, Section
@@ -87,6 +87,6 @@ def _site(name: str, k: int) -> CifarSite:
     random = np.random.default_rng(k)
     images = random.integers(256, size=(CASES, 3, 32, 32)).astype(np.uint8)
     labels = random.integers(10, size=CASES).astype(np.uint8)
-    pictures = Pictures(images, labels)
+    pictures = LabelledImages(images, labels)
     names = [f"{name}-{i}" for i in range(CASES)]
     return CifarSite(name, pictures, names, pictures, names, 0, False)

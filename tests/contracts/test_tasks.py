@@ -15,7 +15,7 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.settings import origins
 from autofedavg.core.trainer import Training
 from autofedavg.tasks import TASKS
-from autofedavg.tasks.imaging.task import GridTask
+from autofedavg.tasks.imaging.task import SegmentationTask
 from lookalikes import cifar10_binary
 from lookalikes_ct import write_covid, write_pancreas
 
@@ -178,7 +178,7 @@ def test_loss_can_be_trained_and_scores_lie_between_zero_and_one(made) -> None:
 
 def test_a_single_case_is_segmented_and_scored_as_all_are(made) -> None:
     task, problem, _ = made
-    if not isinstance(task, GridTask):
+    if not isinstance(task, SegmentationTask):
         assert "dice" not in problem.metric  # what is scored by Dice can be drawn
         return
     network = problem.network().eval()
@@ -195,7 +195,7 @@ def test_a_single_case_is_segmented_and_scored_as_all_are(made) -> None:
             found = collection.segment(case, network)
             assert found.dice == score.value
             assert found.classes.shape == label.shape == scan.grid
-    with pytest.raises(DataError, match="its files are not at hand"):
+    with pytest.raises(DataError, match="the files of this case are missing"):
         collection.case(site, "nobody")
 
 

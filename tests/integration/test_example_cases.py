@@ -92,7 +92,7 @@ def test_pictures_show_image_label_and_what_each_model_finds(tiny_trained, tiny_
     for case in made.cases:
         (ready,) = (c for c in sites[case.site]._cases["test"] if c.case == case.case)
         found = [sites[case.site].predict(run.network, ready).numpy() for run in runs]
-        (files,) = (c for c in task._cases(None)[case.site] if c.case == case.case)
+        (files,) = (c for c in task.case_files()[case.site] if c.case == case.case)
         scan, label = load(files, {"foreground": (1,)})
         np.testing.assert_array_equal(label, ready.original().numpy())
         seen = view(scan, label, *found)
@@ -385,13 +385,13 @@ def test_public_scans_are_opened_as_far_as_they_are_there(tmp_path) -> None:
     first.image[0].unlink()
     part = Covid(root=str(tmp_path), cases=2).collection()
     assert (part.lacking, part.content()) == (1, None)
-    with pytest.raises(DataError, match="its files are not at hand"):
+    with pytest.raises(DataError, match="the files of this case are missing"):
         part.case("I", first.case)
     scan, label = part.load(part.cases["I"][1])
     assert scan.grid == label.shape
     for file in tmp_path.rglob("*.nii.gz"):
         file.unlink()
-    with pytest.raises(DataError, match="data is missing or unfit"):
+    with pytest.raises(DataError, match="data is missing or unusable"):
         Covid(root=str(tmp_path), cases=2).collection()
 
 

@@ -247,7 +247,7 @@ def test_everything_wrong_with_the_data_is_told_at_once_with_exit_code_3(
     assert cli._main(["run", str(pictures), "--out", str(tmp_path / "runs")]) == 3
     said = " ".join(capsys.readouterr().err.split())
     assert "2 of 24 cases cannot be used" in said
-    assert "it is a pickle, whatever its name" in said
+    assert "it is a pickle, not an image" in said
     assert "mask 3.png: no such file" in said
     assert "take them out of the list" in said
 
@@ -279,7 +279,7 @@ def test_what_does_not_fit_is_told_with_its_exit_code(
     ("line", "said"),
     [
         ("allein,copy.png,mask.png", "allein has 1 patient, and three splits need at least three"),
-        ("Süd,copy.png,mask.png", "the same image stands in two splits or at two sites"),
+        ("Süd,copy.png,mask.png", "the same image is in two splits or at two sites"),
         ("Süd,../data/../../copy.png,mask.png", "leads out of"),
         ("Süd,Nord/Bild 0.png,mask.png", "Bild 0.png belongs to Nord/Bild 0 and to Süd/Nord/Bild"),
         ("Süd,copy.png,wide.png", "its grid is 40 x 50, the image's 40 x 44"),

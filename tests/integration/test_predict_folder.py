@@ -265,7 +265,7 @@ def test_a_bad_image_is_told_in_the_end_and_spoils_no_other(say, scans_run, tmp_
     assert (code, err) == (
         3,
         f"error: {tmp_path}/c1_0.nii.gz: it holds numbers that are not finite; "
-        "export the image anew\n",
+        "export the image again\n",
     )
 
 
@@ -304,18 +304,18 @@ def unfit(tmp_path) -> dict[str, str]:
 
 
 SAID = {
-    "missing": "nowhere.nii.gz: no such file; mend the path",
+    "missing": "nowhere.nii.gz: no such file; correct the path",
     "unreadable": "text.nii.gz: cannot be read",
-    "unknown": "notes.docx: files called *.docx are not read; use a folder of DICOM files",
-    "empty": "empty: there is no DICOM series; name a folder of DICOM files",
+    "unknown": "notes.docx: unknown image format *.docx; use a folder of DICOM files",
+    "empty": "empty: no DICOM series found; name a folder of DICOM files",
     "damaged": "damaged: cannot be read (not readable as DICOM: 1-990.dcm)",
     "few": "one.nii.gz: it has 1 channel, and the model was trained on 2 channels; join the files "
     "of one case with '|'",
     "many": "one.nii.gz: it has 3 channels, and the model was trained on 2 channels; name the",
-    "flat": "picture.png: it is a flat image, and the model was trained on volumes; name whole",
+    "flat": "picture.png: it is a flat image, and the model was trained on volumes; name volumes",
     "slice": "slice.nii.gz: it is a flat image, and the model was trained on volumes",
-    "grids": "small.nii.gz: its grid is not that of one.nii.gz; resample",
-    "apart": "away.nrrd: its grid is not that of one.nii.gz; resample",
+    "grids": "small.nii.gz: its grid differs from that of one.nii.gz; resample",
+    "apart": "away.nrrd: its grid differs from that of one.nii.gz; resample",
     "bare": "bare.nii: its voxel spacing is unknown, and the model sees images at 1.5 x 1.5 x 2.5 "
     "mm; write the spacing into the file",
 }

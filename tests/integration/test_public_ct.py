@@ -49,7 +49,7 @@ def test_without_data_both_studies_are_valid_and_say_what_is_missing(
         assert f"`autofedavg data {task}` says which and where to get them" in out
         code, out, err = say("run", study, "--out", tmp_path / "runs")
         assert code == 3
-        assert f"lies below {tmp_path / task}" in err
+        assert f"was found below {tmp_path / task}" in err
 
 
 def test_data_says_what_to_download_under_which_licence_and_where_to_put_it(
@@ -64,9 +64,9 @@ def test_data_says_what_to_download_under_which_licence_and_where_to_put_it(
         f"unpack below {tmp_path / 'pancreas' / 'TCIA'}",
     ):  # fmt: skip
         assert text in out
-    assert "MSD: nothing of its 281 cases, such as imagesTr/pancreas_001.nii.gz" in err
-    assert "TCIA: nothing of its 80 cases" in err
-    assert "BTCV: nothing of its 30 cases" in err
+    assert "MSD: none of its 281 cases, such as imagesTr/pancreas_001.nii.gz" in err
+    assert "TCIA: none of its 80 cases" in err
+    assert "BTCV: none of its 30 cases" in err
     code, out, _ = say("data", "covid")
     assert code == 3
     assert "NOT the paper's" in out
@@ -142,7 +142,7 @@ def test_missing_cases_are_told_one_by_one_and_all_at_once(say, pancreas, tmp_pa
         f"MSD, {msd}: no label labelsTr/{msd}.nii.gz",
         f"TCIA, {tcia}: no image {tcia}",
         f"BTCV, {btcv}: 2 images: ",
-        "`autofedavg data pancreas` tells what to download",
+        "`autofedavg data pancreas` says what to download",
     ]
     code, _, err = say("data", "pancreas", "--root", pancreas, "--set", "cases=1")
     assert code == 3
@@ -161,7 +161,7 @@ def test_cases_the_split_does_not_know_are_a_note(say, covid) -> None:
         save_nifti(covid / "Train" / name, ball(1)[kind == "seg"], scaled(0.8, 0.8, 5))
     code, out, _ = say("data", "covid", "--root", covid, "--set", "cases=1")
     assert code == 0
-    assert "note: volume-covid19-A-0001 is there and not in the split, so it is not used" in out
+    assert "note: volume-covid19-A-0001 is present but not in the split, so it is not used" in out
 
 
 def test_names_that_sources_disagree_on_are_both_taken(tmp_path) -> None:
@@ -179,7 +179,7 @@ def test_names_that_sources_disagree_on_are_both_taken(tmp_path) -> None:
 def test_a_folder_that_links_back_to_itself_is_walked_once(covid) -> None:
     (covid / "COVID-19-20_v2" / "Train" / "back").symlink_to(covid)
     (covid / "elsewhere").symlink_to(covid / "COVID-19-20_v2" / "Train")
-    assert Covid(root=str(covid), cases=1).where().endswith("all 9 cases there")
+    assert Covid(root=str(covid), cases=1).where().endswith("all 9 cases present")
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_second_series_is_told(say, pancreas, series) -> None:
     write_series(series.parent / "Scout", ball(1)[0], (2.0, 2.0, 2.5), number=4711)
     code, _, err = say("data", "pancreas", "--root", pancreas, "--set", "cases=1")
     assert code == 3
-    assert "there are 2 DICOM series: " in err
+    assert "found 2 DICOM series: " in err
 
 
 def test_a_header_that_is_none_is_told(say, covid) -> None:

@@ -20,7 +20,7 @@ from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.engines.simulator.stacking import StackedGroup
 from autofedavg.federation.client import ClientGroup
 from autofedavg.federation.port import Federation
-from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 from autofedavg.tasks.cifar.vgg9 import vgg9
 
@@ -55,7 +55,7 @@ def site(name: str, n: int = 0) -> CifarSite:
     labels = random.integers(10, size=n).astype(np.uint8)
     shade = (labels * 20)[:, None, None, None]
     images = (random.integers(60, size=(n, 3, 32, 32)) + shade).astype(np.uint8)
-    pictures = Pictures(images, labels)
+    pictures = LabelledImages(images, labels)
     names = [f"{name}-{i}" for i in range(n)]
     return CifarSite(name, pictures, names, pictures, names, 0, False)
 

@@ -73,7 +73,7 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
         ),
         (
             row(task={"name": "synthetic", "pipeline": {"roi": [30, 32, 16]}}),
-            "every size of roi must be a multiple of what the network shrinks it by",
+            "every size of roi must be a multiple of the network's stride",
         ),
         (
             row(task={"name": "synthetic", "pipeline": {"window": [5.0, 1.0]}}),

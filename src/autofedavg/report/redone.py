@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autofedavg.tasks.base import Progress
-    from autofedavg.tasks.imaging.collection import Collection
+    from autofedavg.tasks.imaging.task import Collection
 
 EQUAL = 1e-6  # what a score computed anew may be off on the same machine,
 CLOSE = 1e-2  # and on another one
@@ -61,11 +61,11 @@ def open_run(repeat: Repeat, progress: Progress | None = None) -> Opened:
             the data is not what the run was made with.
     """
     from autofedavg.inference.load import load_trained
-    from autofedavg.tasks.imaging.task import GridTask
+    from autofedavg.tasks.imaging.task import SegmentationTask
 
     trained = load_trained(repeat.folder)
     task = trained.config.task
-    if not isinstance(task, GridTask):
+    if not isinstance(task, SegmentationTask):
         name = repeat.config["task"]["name"]
         raise ConfigError(f"the task {name!r} segments no images, so there is nothing to draw")
     collection = task.collection(progress)

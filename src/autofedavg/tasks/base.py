@@ -17,7 +17,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Segmented:
+class Segmentation:
     """A prediction for one image, on the image's own grid.
 
     Attributes:
@@ -50,7 +50,7 @@ class Segmenter(Protocol):
             DataError: the model cannot be applied to this image, as far as headers tell.
         """
 
-    def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmented:
+    def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmentation:
         """The prediction for one image.
 
         Raises:

@@ -18,7 +18,7 @@ from autofedavg.engines.simulator.stacking import StackedGroup, group_of, why_no
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import KNOWN, Message, arrays_of
-from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def half_frozen() -> nn.Module:
 def site(name: str, n: int) -> CifarSite:
     random = np.random.default_rng(n)
     images = random.integers(256, size=(n, 3, 32, 32)).astype(np.uint8)
-    pictures = Pictures(images, (np.arange(n) % 10).astype(np.uint8))
+    pictures = LabelledImages(images, (np.arange(n) % 10).astype(np.uint8))
     names = [f"{name}-{i}" for i in range(n)]
     return CifarSite(name, pictures, names, pictures, names, 0, False)
 
@@ -263,7 +263,7 @@ def test_a_new_form_has_a_stack_of_its_own(monkeypatch) -> None:
             made.append(self)
 
     module = ModuleType("autofedavg.engines.simulator.stacked.stack")
-    module.Stack, module.Pictures = Recorded, lambda *parts: parts
+    module.Stack, module.LabelledImages = Recorded, lambda *parts: parts
     monkeypatch.setitem(sys.modules, module.__name__, module)
     group = StackedGroup(clients_of(TRAINING.model_copy(update={"batch_size": 64})))
     first = group._stack(None)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
-from autofedavg.tasks.cifar.files import Pictures
+from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import BLOCK, CifarSite, augment, cifar_loss, normalise
 
 
@@ -62,9 +62,9 @@ def site(aside=5, train_on_holdout=False) -> CifarSite:
     names = [f"case-{i}" for i in range(N + 7)]
     return CifarSite(
         "client-03",
-        Pictures(images[:N], labels[:N]),
+        LabelledImages(images[:N], labels[:N]),
         names[:N],
-        Pictures(images[N:], labels[N:]),
+        LabelledImages(images[N:], labels[N:]),
         names[N:],
         aside,
         train_on_holdout,

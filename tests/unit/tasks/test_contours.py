@@ -9,10 +9,18 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 from scipy import ndimage
 
-from autofedavg.tasks.imaging.contours import Line, borders, trace
 from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, view
 from autofedavg.tasks.imaging.files import Scan
-from autofedavg.tasks.imaging.panels import FOUND, LABEL, colours_of, panels, shades
+from autofedavg.tasks.imaging.panels import (
+    FOUND,
+    LABEL,
+    LineStyle,
+    borders,
+    colours_of,
+    panels,
+    shades,
+    trace,
+)
 from autofedavg.tasks.imaging.pipeline import Pipeline
 
 RED = (255, 0, 0)
@@ -73,14 +81,14 @@ def coloured(picture: Image.Image, colour) -> np.ndarray:
 
 def test_a_line_is_two_pixels_wide_and_lies_on_the_border() -> None:
     mask, plain = blob(), Image.new("RGB", (64 * 6, 48 * 6), (90, 90, 90))
-    drawn = coloured(trace(plain, mask, RED, Line(2.0)), RED)
+    drawn = coloured(trace(plain, mask, RED, LineStyle(2.0)), RED)
     border = edges(mask, 6)
     far = ndimage.distance_transform_edt(~border)
     assert far[drawn].max() <= 0.36 * 6 + 1  # marching squares cut corners, by 0.36 of a voxel
     assert ndimage.distance_transform_edt(~drawn)[border].max() <= 0.36 * 6 + 2
     straight = np.zeros((40, 40), bool)
     straight[10:30, 10:30] = True
-    picture = trace(Image.new("RGB", (240, 240), (90, 90, 90)), straight, RED, Line(2.0))
+    picture = trace(Image.new("RGB", (240, 240), (90, 90, 90)), straight, RED, LineStyle(2.0))
     assert np.flatnonzero(coloured(picture, RED)[:, 120]).tolist() == [59, 60, 179, 180]
     untouched = (np.array(picture) == 90).all(axis=2)
     assert untouched[64:176, 64:176].all()
@@ -90,8 +98,8 @@ def test_dashes_cover_a_part_of_the_line_evenly() -> None:
     mask = np.zeros((20, 20), bool)
     mask[4:16, 4:16] = True
     plain = Image.new("RGB", (240, 240), (90, 90, 90))
-    whole = coloured(trace(plain, mask, RED, Line(2.0)), RED)
-    dashed = coloured(trace(plain, mask, RED, Line(2.0, dashed=True)), RED)
+    whole = coloured(trace(plain, mask, RED, LineStyle(2.0)), RED)
+    dashed = coloured(trace(plain, mask, RED, LineStyle(2.0, dashed=True)), RED)
     assert (dashed & ~ndimage.binary_dilation(whole)).sum() == 0
     assert 0.35 < dashed.sum() / whole.sum() < 0.7
     assert abs(ndimage.label(dashed, np.ones((3, 3)))[1] - 576 / 9) <= 4
@@ -101,7 +109,7 @@ def test_one_voxel_stays_in_sight_when_the_picture_is_smaller() -> None:
     mask = np.zeros((1000, 500), bool)
     mask[700, 401] = True
     for dashed in (False, True):
-        drawn = trace(Image.new("RGB", (128, 256)), mask, RED, Line(2.0, dashed))
+        drawn = trace(Image.new("RGB", (128, 256)), mask, RED, LineStyle(2.0, dashed))
         rows, columns = np.nonzero(np.array(drawn)[..., 0] > 120)
         assert len(rows)
         assert abs(rows - 700 * 0.256).max() <= 2

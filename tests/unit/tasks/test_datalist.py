@@ -87,7 +87,7 @@ def test_copies_with_other_settings_are_not_stale(own, tmp_path) -> None:
 
 def test_patients_stay_together(own) -> None:
     task = own()
-    for site, cases in task.cases().items():
+    for site, cases in task.case_files().items():
         by_patient: dict = {}
         for case in cases:
             by_patient.setdefault(case.patient, set()).add(task.splits[site][case.case])

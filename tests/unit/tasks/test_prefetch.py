@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.tasks.imaging.prefetch import ahead
+from autofedavg.tasks.imaging.segmentation import ahead
 
 
 def workers() -> list[str]:

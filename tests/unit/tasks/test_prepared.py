@@ -120,7 +120,7 @@ def maker(tmp_path, wanted, extra: str = "") -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here.parent}"},
+        env={**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here.parents[1]}"},
     )
 
 
@@ -247,9 +247,9 @@ def test_every_unusable_case_is_listed_at_once(tmp_path) -> None:
     assert said.startswith("7 of 10 cases cannot be used:")
     for piece in (
         "north, grid: ", "grid_label.nii.gz: its grid is 9 x 9 x 8, the image's 9 x 9 x 9",
-        "place_label.nii.gz: it lies elsewhere in space than its image: 5 voxels apart",
+        "place_label.nii.gz: it lies 5 voxels away from its image",
         "nan_image.nii.gz: it holds numbers that are not finite",
-        "constant_image.nii.gz: it has one and the same value everywhere",
+        "constant_image.nii.gz: it has the same value everywhere",
         "classes_label.nii.gz: it holds 3, which the class list does not have",
         "cut_image.nii.gz: cannot be read", "gone.nii.gz: no such file",
     ):  # fmt: skip
@@ -293,7 +293,8 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(tmp_path, monkeypatch)
 
     monkeypatch.setattr(casefolder.np, "save", full)
     with pytest.raises(
-        DataError, match=r"cannot be written: No space left on device; make room there, or set task"
+        DataError,
+        match=r"cannot be written: No space left on device; free some space there, or set",
     ):
         Store(HOW, cache=str(tmp_path)).prepare(cases(tmp_path)[0])
     assert not [*(tmp_path / "prepared").glob("*/*")]

@@ -79,14 +79,14 @@ def test_labels_that_do_not_lie_on_soft_tissue_are_warned_of(tmp_path, caplog, t
     if turned:
         (only,) = told
         assert only.startswith("TCIA: only ")
-        assert "they may be turned over" in only
+        assert "labels may be flipped" in only
     else:
         assert not told
 
 
 def test_everyone_else_is_still_refused_a_label_that_lies_elsewhere(tcia) -> None:
     case, _ = tcia
-    with pytest.raises(DataError, match="it lies elsewhere in space than its image"):
+    with pytest.raises(DataError, match="voxels away from its image"):
         load(case, ONE)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.lists.listing import Entry, Listing
+from autofedavg.tasks.lists.listing import ListedCase, Listing
 from autofedavg.tasks.lists.splits import split_digest, split_file, splits_of
 
 SHARES = (0.6, 0.2, 0.2)
@@ -19,7 +19,7 @@ SHARES = (0.6, 0.2, 0.2)
 def listing(path: Path, sites, **more) -> Listing:
     """A list from site -> patients of its cases."""
     entries = [
-        Entry(site, f"c{number}", (Path("i"),), Path("l"), patient=str(patient), **more)
+        ListedCase(site, f"c{number}", (Path("i"),), Path("l"), patient=str(patient), **more)
         for site, patients in sites.items()
         for number, patient in enumerate(patients)
     ]
@@ -126,9 +126,9 @@ def test_a_saved_draw_that_does_not_fit_is_refused(tmp_path) -> None:
 
 def test_a_patient_in_two_splits_is_refused(tmp_path) -> None:
     entries = [
-        Entry("a", "c1", (Path("i"),), Path("l"), "train", "p"),
-        Entry("a", "c2", (Path("i"),), Path("l"), "test", "p"),
-        Entry("b", "c3", (Path("i"),), Path("l"), "validation", "p"),
+        ListedCase("a", "c1", (Path("i"),), Path("l"), "train", "p"),
+        ListedCase("a", "c2", (Path("i"),), Path("l"), "test", "p"),
+        ListedCase("b", "c3", (Path("i"),), Path("l"), "validation", "p"),
     ]
     listed = Listing(tmp_path / "list.csv", tmp_path, tuple(entries), {})
     with pytest.raises(DataError, match="patient p of a: c1 is in train, c2 in test"):
@@ -137,14 +137,16 @@ def test_a_patient_in_two_splits_is_refused(tmp_path) -> None:
 
 def test_a_site_has_splits_or_has_none(tmp_path) -> None:
     given_splits = ["train", "validation", "test"]
-    entries = [Entry("a", f"c{n}", (), Path("l"), s, f"p{n}") for n, s in enumerate(given_splits)]
-    entries += [Entry("b", f"c{n}", (), Path("l"), "", f"p{n}") for n in range(5)]
+    entries = [
+        ListedCase("a", f"c{n}", (), Path("l"), s, f"p{n}") for n, s in enumerate(given_splits)
+    ]
+    entries += [ListedCase("b", f"c{n}", (), Path("l"), "", f"p{n}") for n in range(5)]
     listed = Listing(tmp_path / "list.csv", tmp_path, tuple(entries), {})
     found = drawn(listed)
     assert [*found["a"].values()] == given_splits
     assert set(found["b"].values()) == set(given_splits)
     assert "a" not in json.loads(split_file(listed, 0).read_text())["sites"]
-    entries.append(Entry("a", "c9", (), Path("l"), "", "p9"))
+    entries.append(ListedCase("a", "c9", (), Path("l"), "", "p9"))
     with pytest.raises(DataError, match=r"some cases of site a have a split and others, e\.g\. c9"):
         drawn(Listing(tmp_path / "other.csv", tmp_path, tuple(entries), {}))
 
@@ -159,7 +161,7 @@ def test_all_sites_that_are_too_small_are_told(tmp_path) -> None:
 
 def test_folds_test_every_patient_exactly_once(tmp_path) -> None:
     entries = [
-        Entry(site, f"c{n}", (), Path("l"), patient=f"p{n // 2}", fold=(n // 2) % 5)
+        ListedCase(site, f"c{n}", (), Path("l"), patient=f"p{n // 2}", fold=(n // 2) % 5)
         for site in ("a", "b")
         for n in range(30)
     ]

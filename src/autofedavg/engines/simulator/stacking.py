@@ -23,7 +23,7 @@ from autofedavg.engines.simulator.stacked.samples import Samples
 from autofedavg.engines.simulator.stacked.schedule import slots_for
 from autofedavg.federation.client import Client, ClientGroup, LocalTraining
 from autofedavg.federation.messages import Message
-from autofedavg.tasks.cifar.pictures import PictureSite, Steps
+from autofedavg.tasks.cifar.pictures import BatchPlan, PictureSite
 
 if TYPE_CHECKING:
     from autofedavg.engines.simulator.stacked.stack import Pictures, Stack
@@ -93,7 +93,7 @@ def _pictures(client: Client) -> PictureSite:
 class Draw(NamedTuple):
     """A batch, and what a sample of alpha is drawn with: once."""
 
-    batch: Steps
+    batch: BatchPlan
     chance: torch.Generator
 
 
@@ -106,7 +106,7 @@ class StackedGroup(ClientGroup):
         self._made: Stack | None = None
         self._form: Form | None = None  # of the networks in it
         self._shown: Pictures | None = None
-        self._ahead: dict[tuple[str, int, Training], Steps] = {}
+        self._ahead: dict[tuple[str, int, Training], BatchPlan] = {}
         self._drawn: dict[tuple[str, int, int, str], Draw] = {}
         self._said = False  # that a request could not be stacked
 
@@ -246,7 +246,7 @@ class StackedGroup(ClientGroup):
         batch = _pictures(client).weight_step(client.seeds, t, s, split, size)
         return Draw(batch, client.seeds.generator(name, Purpose.ALPHA, t, s))
 
-    def _steps(self, name: str, t: int, training: Training) -> Steps:
+    def _steps(self, name: str, t: int, training: Training) -> BatchPlan:
         """A client's batches of a round."""
         ready = self._ahead.get((name, t, training))
         client = self._clients[name]

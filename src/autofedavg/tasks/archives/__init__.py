@@ -1,1 +1,1 @@
-"""Public data sets: what is downloaded, committed splits, checks."""
+"""Public data sets: sources, committed splits, checks."""

@@ -1,7 +1,7 @@
-"""Committed splits: who is trained on in the public data sets, case by case, and how it was drawn.
+"""Committed splits of the public data sets, case by case, and the rule that drew them.
 
 The paper gives the sizes of its splits and not their cases. Ours were drawn once by the rule below
-and are kept as files in `cases/`; the files are what counts, the rule only says that nobody chose.
+and are kept as files in `cases/`. The files are decisive; the rule shows that nobody chose.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal, NamedTuple
 Rule = Literal["thirds", "two-thirds"]
 
 
-class Known(NamedTuple):
+class CommittedCase(NamedTuple):
     """One case of a public data set.
 
     Attributes:
         site: the client it belongs to.
         case: its id, unique in the task.
         split: train, validation or test.
-        withdrawn: why it is left out; empty for every case that is used.
+        withdrawn: the reason why it is left out; empty for every case that is used.
     """
 
     site: str
@@ -33,16 +33,16 @@ class Known(NamedTuple):
 
 
 @cache
-def read_cases(task: str) -> tuple[Known, ...]:
+def read_cases(task: str) -> tuple[CommittedCase, ...]:
     """The committed cases of a task, in the order of its file."""
     text = (files("autofedavg.tasks.archives") / "cases" / f"{task}.csv").read_text(
         encoding="utf-8"
     )
-    return tuple(Known(**row) for row in csv.DictReader(text.splitlines()))
+    return tuple(CommittedCase(**row) for row in csv.DictReader(text.splitlines()))
 
 
 def split_sizes(n: int, rule: Rule) -> tuple[int, int, int]:
-    """Sizes of train, validation and test as the paper rounds them; train gets what is left.
+    """Sizes of train, validation and test as the paper rounds them; train gets the remainder.
 
     Thirds are rounded down, sixths to the nearest.
 
@@ -55,7 +55,7 @@ def split_sizes(n: int, rule: Rule) -> tuple[int, int, int]:
 
 
 def shared_out(n: int, weights: Sequence[int]) -> list[int]:
-    """`n` in the proportion of the weights, by largest remainder.
+    """Divides `n` in the proportion of the weights, by largest remainder.
 
     Example:
         >>> shared_out(199, (671, 88, 186))
@@ -70,10 +70,9 @@ def shared_out(n: int, weights: Sequence[int]) -> list[int]:
 
 
 def in_drawn_order(task: str, cases: Iterable[str]) -> list[str]:
-    """Cases by the SHA-256 of "autofedavg <task> <case>": as good as random, the same for all."""
-    return sorted(
-        cases, key=lambda c: hashlib.sha256(f"autofedavg {task} {c}".encode()).hexdigest()
-    )
+    """Cases in a reproducible random order: by the SHA-256 of "autofedavg <task> <case>"."""
+    digest = {c: hashlib.sha256(f"autofedavg {task} {c}".encode()).hexdigest() for c in cases}
+    return sorted(digest, key=digest.__getitem__)
 
 
 def divided(cases: Sequence[str], rule: Rule) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """COVID-19 lesions in chest CT, after the paper's Sec. 4.2, on public scans.
 
-The paper's three hospitals are private. This is the COVID-19-20 challenge instead: one public
-source whose 199 labelled scans are dealt to three clients. The clients have the paper's
-proportions and nothing else of its hospitals: there is no shift between them but chance.
+The paper's three hospitals are private. This task uses the COVID-19-20 challenge instead: 199
+labelled scans of one public source, dealt to three clients in the paper's proportions. The clients
+differ by chance only.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from autofedavg.core.settings import setting
-from autofedavg.tasks.archives.public import PublicTask
-from autofedavg.tasks.archives.sources import Source
-from autofedavg.tasks.imaging.pipeline import Network, Pipeline
+from autofedavg.tasks.archives.public import PublicPipeline, PublicTask
+from autofedavg.tasks.archives.sources import DataSource
 
-CHALLENGE = Source(
+CHALLENGE = DataSource(
     title="COVID-19-20 Lung CT Lesion Segmentation Challenge, training set",
     get="https://covid-segmentation.grand-challenge.org/ (an account is needed)",
     licence="images CC BY 4.0 (TCIA, CT Images in COVID-19); read the archive's license.txt",
@@ -38,26 +37,15 @@ CHALLENGE = Source(
 )
 
 
-class CovidPipeline(Pipeline):
-    """The paper's settings for COVID-19."""
-
-    network: Network = setting(
-        "basic-unet",
-        origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
-        help="MONAI's UNet or BasicUNet",
-    )
-
-
 class Covid(PublicTask):
     """COVID-19 lesions in the public challenge's scans, dealt to three artificial clients.
 
     Note:
-        These are not the paper's hospitals (decision 10), and numbers from here are not those of
-        its Table 2. Whoever has scans of several hospitals uses the task `datalist` with the same
-        pipeline.
+        These are not the paper's hospitals (decision 10), and results are not comparable to its
+        Table 2. For scans of several hospitals, use the task `datalist` with the same pipeline.
     """
 
-    sources: ClassVar[Mapping[str, Source]] = dict.fromkeys(("I", "II", "III"), CHALLENGE)
+    sources: ClassVar[Mapping[str, DataSource]] = dict.fromkeys(("I", "II", "III"), CHALLENGE)
     heading: ClassVar[str] = (
         "COVID-19 lesions in chest CT. The paper's hospitals are private; this is one public\n"
         "source, dealt to three clients in the paper's proportions: they are NOT the paper's\n"
@@ -71,6 +59,6 @@ class Covid(PublicTask):
     typical: ClassVar[int] = 440 * 440 * 65 * 3 + 512 * 512 * 70
 
     name: Literal["covid"] = "covid"
-    pipeline: CovidPipeline = setting(
-        CovidPipeline(), origin="paper Sec. 4.2.1", help="from scans to batches and scores"
+    pipeline: PublicPipeline = setting(
+        PublicPipeline(), origin="paper Sec. 4.2.1", help="from scans to batches and scores"
     )

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from autofedavg.core.settings import setting
-from autofedavg.tasks.archives.public import PublicTask
-from autofedavg.tasks.archives.sources import Source
-from autofedavg.tasks.imaging.pipeline import Network, Pipeline
+from autofedavg.tasks.archives.public import PublicPipeline, PublicTask
+from autofedavg.tasks.archives.sources import DataSource
+from autofedavg.tasks.imaging.pipeline import HELP, LESION_MODEL
 from autofedavg.tasks.imaging.preparation import BACKGROUND
 
 PANCREAS = "pancreas"
 COMMENT = "derived from the paper's withdrawn source comment"
 
 SOURCES = {
-    "MSD": Source(
+    "MSD": DataSource(
         title="Medical Segmentation Decathlon, Task07_Pancreas",
         get="http://medicaldecathlon.com, Task07_Pancreas.tar, 11.4 GiB, no account needed",
         licence="CC BY-SA 4.0",
@@ -32,7 +32,7 @@ SOURCES = {
         number=r"\d{3}",
         classes={PANCREAS: (1, 2)},  # 2 is the tumour in it
     ),
-    "TCIA": Source(
+    "TCIA": DataSource(
         title="TCIA Pancreas-CT",
         get="https://www.cancerimagingarchive.net/collection/pancreas-ct/, DICOM by the NBIA Data "
         "Retriever, 9.95 GB, and the labels' zip; no account needed",
@@ -53,7 +53,7 @@ SOURCES = {
         series=True,
         by_rows=True,
     ),
-    "BTCV": Source(
+    "BTCV": DataSource(
         title="MICCAI 2015 Multi-Atlas Labeling Beyond the Cranial Vault, abdomen, training set",
         get="https://www.synapse.org/#!Synapse:syn3193805, RawData.zip (a Synapse account is "
         "needed)",
@@ -72,38 +72,21 @@ SOURCES = {
 }
 
 
-class PancreasPipeline(Pipeline):
+class PancreasPipeline(PublicPipeline):
     """The paper's settings for the pancreas; where it is silent, those of its COVID-19 study."""
 
     spacing: tuple[float, ...] | Literal["keep"] = setting(
-        (1.0, 1.0, 1.0),
-        origin=COMMENT,
-        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
+        (1.0, 1.0, 1.0), origin=COMMENT, help=HELP["spacing"]
     )
     window: tuple[float, float] = setting(
         (-87.0, 199.0),
         origin="derived from the same group's DiNTS settings for the Decathlon's pancreas",
-        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+        help=HELP["window"],
     )
-    crop: bool = setting(
-        True,
-        origin="derived from the same group's lesion model",
-        help="cut away what is empty around the body",
-    )
-    roi: tuple[int, ...] = setting(
-        (192, 192, 192), origin=COMMENT, help="size of training crops and of the window"
-    )
+    crop: bool = setting(True, origin=LESION_MODEL, help=HELP["crop"])
+    roi: tuple[int, ...] = setting((192, 192, 192), origin=COMMENT, help=HELP["roi"])
     overlap: float = setting(
-        0.75,
-        origin=f"{COMMENT} (stride 48)",
-        help="overlap of sliding windows",
-        ge=0,
-        lt=1,
-    )
-    network: Network = setting(
-        "basic-unet",
-        origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
-        help="MONAI's UNet or BasicUNet",
+        0.75, origin=f"{COMMENT} (stride 48)", help=HELP["overlap"], ge=0, lt=1
     )
 
 
@@ -111,11 +94,11 @@ class Pancreas(PublicTask):
     """The pancreas in MSD, TCIA and BTCV; tumours in it count as pancreas, other organs do not.
 
     Note:
-        Two of TCIA's 82 scans were withdrawn in 2020 as copies of a third. They are never used,
-        and all three stand in the training split.
+        Two of TCIA's 82 scans were withdrawn in 2020 as copies of a third. They are never used;
+        the third is in the training split.
     """
 
-    sources: ClassVar[Mapping[str, Source]] = SOURCES
+    sources: ClassVar[Mapping[str, DataSource]] = SOURCES
     heading: ClassVar[str] = "The pancreas in abdominal CT: the paper's three public data sets."
     published: ClassVar[str] = (
         "pancreas in MSD Task07, TCIA Pancreas-CT and BTCV, split in the paper's sizes, the cases "

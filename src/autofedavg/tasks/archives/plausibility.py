@@ -1,4 +1,4 @@
-"""Whether labels lie where they could: under an organ's label most of a CT is soft tissue."""
+"""A plausibility check of labels: an organ's label covers mostly soft tissue."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 SOFT = -50.0  # Hounsfield units: above fat
-ENOUGH = 0.8  # of a label's voxels; a label laid on the wrong place also covers fat and air
+ENOUGH = 0.8  # of a label's voxels; a misplaced label also covers fat and air
 
 
-def soft_tissue(case: Prepared, how: Pipeline) -> float:
+def soft_tissue(case: PreparedCase, how: Pipeline) -> float:
     """The share of a case's labelled voxels that are neither fat or air nor above the window."""
     found = np.concatenate(case.centres())
     if not len(found):
@@ -30,15 +30,15 @@ def soft_tissue(case: Prepared, how: Pipeline) -> float:
     return float(soft.float().mean())
 
 
-def warn_of_misplaced(site: str, cases: Sequence[Prepared], how: Pipeline) -> None:
-    """Warns when the labels of a site do not lie on soft tissue; needs a window in HU."""
+def warn_of_misplaced(site: str, cases: Sequence[PreparedCase], how: Pipeline) -> None:
+    """Warns if the labels of a site do not cover soft tissue; needs a window in HU."""
     if how.normalise != "window" or how.window[0] >= SOFT:
         return
     share = statistics.median(soft_tissue(case, how) for case in cases)
     if share < ENOUGH:
         log.warning(
-            "%s: only %.0f %% of what its labels cover is soft tissue in most cases; they may be "
-            "turned over or moved against their images; compare some in a viewer",
+            "%s: only %.0f %% of the labelled voxels are soft tissue in most cases; labels may be "
+            "flipped or shifted against their images; compare some in a viewer",
             site,
             100 * share,
         )

@@ -8,41 +8,45 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import nn
-
 from autofedavg.core.errors import DataError
-from autofedavg.core.problem import LocalData, Problem
 from autofedavg.core.settings import setting
-from autofedavg.tasks.archives.committed import Known, in_drawn_order, read_cases
+from autofedavg.tasks.archives.committed import CommittedCase, in_drawn_order, read_cases
 from autofedavg.tasks.archives.plausibility import warn_of_misplaced
-from autofedavg.tasks.archives.sources import Pair, Source, grid_of
+from autofedavg.tasks.archives.sources import DataSource, FoundFiles, grid_of
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
-from autofedavg.tasks.imaging.collection import Collection
-from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import Case
-from autofedavg.tasks.imaging.prepared import SPLITS, Store
-from autofedavg.tasks.imaging.recipe import recipe
-from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
-from autofedavg.tasks.imaging.segmenter import ImageSegmenter
-from autofedavg.tasks.imaging.task import ImageTask
+from autofedavg.tasks.imaging.image import size_text
+from autofedavg.tasks.imaging.pipeline import HELP, Network, Pipeline
+from autofedavg.tasks.imaging.preparation import Case, Classes
+from autofedavg.tasks.imaging.prepared import SPLITS
+from autofedavg.tasks.imaging.task import CaseFiles, Collection, ImageTask, counted
 from autofedavg.tasks.lists.splits import split_digest
 
 
+class PublicPipeline(Pipeline):
+    """The paper's settings for CT; the default is that of its COVID-19 study."""
+
+    network: Network = setting(
+        "basic-unet",
+        origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
+        help=HELP["network"],
+    )
+
+
 class PublicTask(ImageTask):
-    """Segmentation of one structure in public CT; subclasses say which.
+    """Segmentation of one structure in public CT.
 
     Attributes:
         sources: site -> the data set its cases are from.
-        heading: what the task is, for `autofedavg data`.
-        published: what data a run was made with, for `environment.json` and the tables.
-        structure: what is segmented.
-        typical: bytes of a prepared case, about; the data is not there when `check` asks.
+        heading: the description of the task for `autofedavg data`.
+        published: the description of the data for `environment.json` and the tables.
+        structure: the name of the class.
+        typical: approximate bytes of a prepared case, for `check` without the data.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("root", "cache")
     private_names: ClassVar[bool] = False  # they are published
-    sources: ClassVar[Mapping[str, Source]]
+    sources: ClassVar[Mapping[str, DataSource]]
     heading: ClassVar[str]
     published: ClassVar[str]
     structure: ClassVar[str]
@@ -68,12 +72,12 @@ class PublicTask(ImageTask):
 
     @property
     def folder(self) -> Path:
-        """Where the data is looked for."""
+        """The folder of the data."""
         return (Path(self.root) if self.root else data_home(self.name)).absolute()
 
-    def known(self) -> list[Known]:
-        """The cases that are used: not the withdrawn ones, and no more than asked for."""
-        used: list[Known] = []
+    def known(self) -> list[CommittedCase]:
+        """The cases that are used: without withdrawn ones, limited by the setting `cases`."""
+        used: list[CommittedCase] = []
         count: Counter[tuple[str, str]] = Counter()
         for known in read_cases(self.name):
             place = known.site, known.split
@@ -82,12 +86,12 @@ class PublicTask(ImageTask):
                 used.append(known)
         return used
 
-    def withdrawn(self) -> list[Known]:
+    def withdrawn(self) -> list[CommittedCase]:
         """The cases that are never used."""
         return [known for known in read_cases(self.name) if known.withdrawn]
 
     def splits(self) -> dict[str, dict[str, str]]:
-        """Site -> case -> split, with the share set aside."""
+        """Site -> case -> split, with the holdout."""
         splits = {site: {k.case: k.split for k in self.known() if k.site == site} for site in
                   self.sources}  # fmt: skip
         for site, cases in splits.items() if self.holdout else ():
@@ -104,45 +108,32 @@ class PublicTask(ImageTask):
         return splits
 
     @cached_property
-    def _found(self) -> dict[str, Pair]:
-        """Case -> its files; ids are unique in a task."""
-        found: dict[str, Pair] = {}
+    def _found(self) -> dict[str, FoundFiles]:
+        """Case -> its files; case ids are unique in a task."""
+        found: dict[str, FoundFiles] = {}
         for source in {id(s): s for s in self.sources.values()}.values():
             found |= source.find(self.folder)
         return found
 
-    def lacking(self) -> dict[Known, list[str]]:
-        """Cases that cannot be used for want of files, and what is wanting."""
-        told = {
-            known: self.sources[known.site].lacking(known.case, self._found.get(known.case, Pair()))
+    def lacking(self) -> dict[CommittedCase, list[str]]:
+        """Cases that cannot be used because of missing or ambiguous files, and what is wrong."""
+        checked = {
+            known: self.sources[known.site].lacking(
+                known.case, self._found.get(known.case, FoundFiles())
+            )
             for known in self.known()
         }
-        return {known: wanting for known, wanting in told.items() if wanting}
+        return {known: wrong for known, wrong in checked.items() if wrong}
 
-    def problem(self, progress: Progress | None = None) -> Problem:
-        prepared = self._store(self.hold).sites(self._cases(), progress)
-        share, bad = 1 / len(prepared), self.mirrors(prepared)
-        sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, self.pipeline, [self.structure], share, bad[site])
-            for site, cases in prepared.items()
-        }
-        return Problem(self.network, loss(self.pipeline), sites, steady=True)
+    def form(self) -> tuple[Pipeline, int, Classes]:
+        return self.pipeline, 1, {self.structure: (1,)}
 
     def prepare(self, progress: Progress | None = None) -> None:
-        ready = self._store(hold=0).sites(self._cases(), progress)
+        ready = self.store(memory=0).sites(self.case_files(), progress)
         for site, source in self.sources.items():
-            if source.by_rows:  # no affine could tell
+            if source.by_rows:  # their affines cannot show a misplaced label
                 cases = [case for part in ready[site].values() for case in part]
                 warn_of_misplaced(site, cases, self.pipeline)
-
-    def network(self) -> nn.Module:
-        return network(self.pipeline)
-
-    def segmenter(self) -> ImageSegmenter:
-        return ImageSegmenter(self.pipeline, 1, [self.structure])
-
-    def preprocessing(self) -> dict[str, Any]:
-        return recipe(self.pipeline, 1, [self.structure])
 
     def memory(self) -> int:
         return min(len(self.known()) * self.typical, int(self.hold * 2**30))
@@ -150,14 +141,11 @@ class PublicTask(ImageTask):
     def where(self) -> str:
         total, lacking = len(self.known()), len(self.lacking())
         if not lacking:
-            return f"in {self.folder}: all {total} cases there"
+            return f"in {self.folder}: all {total} cases present"
         return (
             f"in {self.folder}: {lacking} of {total} cases are missing; "
             f"`autofedavg data {self.name}` says which and where to get them"
         )
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.outline(), "content_sha256": self._store(hold=0).content(self._cases())}
 
     def outline(self) -> dict[str, Any]:
         splits = self.splits()
@@ -167,19 +155,16 @@ class PublicTask(ImageTask):
             "data": self.named(
                 self.published + (f"; without {', '.join(out)}" if out else "") + few
             ),
-            "cases": {
-                site: {s: list(cases.values()).count(s) for s in SPLITS}
-                for site, cases in splits.items()
-            },
+            "cases": counted(splits),
             "split_sha256": split_digest(splits),
         }
 
     def collection(self, progress: Progress | None = None) -> Collection:
         lacking = self.lacking()
         if len(lacking) == len(self.known()):
-            raise self._error(self._told(lacking))
-        cases, classes = self._with_files(lacking), {self.structure: (1,)}
-        return Collection(cases, classes, self.pipeline, self.cache, len(lacking))
+            raise self._error(self._reported(lacking))
+        how, _, classes = self.form()
+        return Collection(self._with_files(lacking), classes, how, self.cache, len(lacking))
 
     def about(self) -> str:
         lines = [self.heading]
@@ -201,9 +186,9 @@ class PublicTask(ImageTask):
         return "\n".join(lines)
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """Every file's presence and header; `prepare` reads the files whole."""
+        """Checks every file's presence and header; `prepare` reads the whole files."""
         lacking = self.lacking()
-        wrong = self._told(lacking)
+        wrong = self._reported(lacking)
         grids: dict[str, list[tuple[int, ...]]] = {site: [] for site in self.sources}
         usable = [known for known in self.known() if known not in lacking]
         for done, known in enumerate(usable, 1):
@@ -215,10 +200,10 @@ class PublicTask(ImageTask):
             else:
                 grids[known.site].append(image)
                 if image != label:
-                    sizes = f"its grid is {_size(label)}, the image's {_size(image)}"
+                    sizes = f"its grid is {size_text(label)}, the image's {size_text(image)}"
                     wrong.append(f"{known.site}, {known.case}: {pair.labels[0]}: {sizes}")
             if progress:
-                progress("looking at headers", done, len(usable))
+                progress("reading headers", done, len(usable))
         if wrong:
             raise self._error(wrong)
         return self._lines(grids)
@@ -230,30 +215,25 @@ class PublicTask(ImageTask):
             parts = ", ".join(f"{split.count(s)} {s}" for s in SPLITS if s in split)
             order = sorted(grids[site], key=lambda grid: grid[-1])
             lines.append(
-                f"{site}: {len(cases)} cases ({parts}), from {_size(order[0])} "
-                f"to {_size(order[-1])} voxels"
+                f"{site}: {len(cases)} cases ({parts}), from {size_text(order[0])} "
+                f"to {size_text(order[-1])} voxels"
             )
         lines += [f"left out: {k.site} {k.case}, {k.withdrawn}" for k in self.withdrawn()]
         listed = {known.case for known in read_cases(self.name)}
         lines += [
-            f"note: {case} is there and not in the split, so it is not used"
+            f"note: {case} is present but not in the split, so it is not used"
             for case, pair in sorted(self._found.items())
             if case not in listed and pair.images and pair.labels
         ]
         return lines
 
-    def _cases(self) -> dict[str, list[Case]]:
-        """Every site's cases with their files.
-
-        Raises:
-            DataError: files are missing; every case is told.
-        """
+    def case_files(self, progress: Progress | None = None) -> CaseFiles:
         lacking = self.lacking()
         if lacking:
-            raise self._error(self._told(lacking))
+            raise self._error(self._reported(lacking))
         return self._with_files(lacking)
 
-    def _with_files(self, lacking: Iterable[Known]) -> dict[str, list[Case]]:
+    def _with_files(self, lacking: Iterable[CommittedCase]) -> CaseFiles:
         without = {(known.site, known.case) for known in lacking}
         return {
             site: [
@@ -266,17 +246,11 @@ class PublicTask(ImageTask):
 
     def _case(self, site: str, case: str, split: str) -> Case:
         source, pair = self.sources[site], self._found[case]
-        return Case(
-            case,
-            split,
-            (pair.images[0],),
-            pair.labels[0],
-            classes=source.classes,
-            by_rows=source.by_rows,
-        )
+        image, label = pair.images[0], pair.labels[0]
+        return Case(case, split, (image,), label, "", source.classes, source.by_rows)
 
-    def _told(self, lacking: Mapping[Known, list[str]]) -> list[str]:
-        """Lines case by case; a site of which nothing is there is told in one."""
+    def _reported(self, lacking: Mapping[CommittedCase, list[str]]) -> list[str]:
+        """One line per case; a site without any file gets a single line."""
         lines = []
         for site, source in self.sources.items():
             mine = [known for known in self.known() if known.site == site]
@@ -285,8 +259,8 @@ class PublicTask(ImageTask):
                     source.named(ends, mine[0].case) for ends in (source.image, source.label)
                 )
                 lines.append(
-                    f"{site}: nothing of its {len(mine)} cases, such as {image} and {label}, "
-                    f"lies below {self.folder / source.folder}"
+                    f"{site}: none of its {len(mine)} cases, such as {image} and {label}, "
+                    f"was found below {self.folder / source.folder}"
                 )
             else:
                 lines += [
@@ -296,14 +270,7 @@ class PublicTask(ImageTask):
 
     def _error(self, wrong: list[str]) -> DataError:
         return DataError(
-            "data is missing or unfit:\n  " + "\n  ".join(wrong),
+            "data is missing or unusable:\n  " + "\n  ".join(wrong),
             where=str(self.folder),
-            remedy=f"`autofedavg data {self.name}` tells what to download and where to put it",
+            remedy=f"`autofedavg data {self.name}` says what to download and where to put it",
         )
-
-    def _store(self, hold: float) -> Store:
-        return Store(self.pipeline, {self.structure: (1,)}, self.cache, hold)
-
-
-def _size(grid: tuple[int, ...]) -> str:
-    return " x ".join(map(str, grid))

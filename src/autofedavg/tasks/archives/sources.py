@@ -1,4 +1,4 @@
-"""Public data sets on disk: what they are, where they come from, and where their cases lie."""
+"""Public data sets: their origin and terms, and the files of their cases on disk."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from autofedavg.tasks.imaging.readers import nifti_header
 
 
 @dataclass
-class Pair:
-    """The files found of one case; two files for one role are one too many."""
+class FoundFiles:
+    """The files found of one case; more than one image or label is an error."""
 
     images: list[Path] = field(default_factory=list)
     labels: list[Path] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A public data set as it is downloaded.
 
     Attributes:
         title: its name.
-        get: where it is to be had, and how large it is.
-        licence: under what terms.
-        cite: what its makers ask to be cited.
-        folder: where it is put, below the task's root; empty for the root itself.
+        get: where to download it, and its size.
+        licence: its terms of use.
+        cite: the publications to cite.
+        folder: its folder below the task's root; empty for the root itself.
         case: a case's id, with {} for its number.
         image: the end of an image's path, with {}; of a folder where `series` is true.
         label: the end of a label's path, with {}.
-        number: how a number looks, as a regular expression.
+        number: the form of a number, as a regular expression.
+        classes: the meaning of the label's values.
         series: whether images are folders of DICOM files.
-        classes: what the label's values mean.
-        by_rows: whether labels lie on their image's rows and slices whatever their affine says.
+        by_rows: whether labels follow their image's rows and slices; their affine is ignored.
         aliases: other ids for a case -> the id of the split file.
     """
 
@@ -56,35 +56,35 @@ class Source:
     by_rows: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
 
-    def find(self, root: Path) -> dict[str, Pair]:
-        """Every case with an image or a label below the root, wherever it was unpacked."""
+    def find(self, root: Path) -> dict[str, FoundFiles]:
+        """Every case with an image or a label in any folder below the root."""
         top = root / self.folder
-        found: dict[str, Pair] = {}
+        found: dict[str, FoundFiles] = {}
         for path in _below(top, self._ends(self.image) if self.series else None):
             tail = path.relative_to(top).as_posix()
             for ends, role in ((self.image, "images"), (self.label, "labels")):
                 match = self._ends(ends).fullmatch(tail)
                 if match:
                     case = self.case.format(match[1])
-                    pair = found.setdefault(self.aliases.get(case, case), Pair())
+                    pair = found.setdefault(self.aliases.get(case, case), FoundFiles())
                     getattr(pair, role).append(path)
         return found
 
-    def lacking(self, case: str, pair: Pair) -> list[str]:
-        """What keeps a case from being used, as far as its files' names tell."""
-        told = []
+    def lacking(self, case: str, pair: FoundFiles) -> list[str]:
+        """The reasons why a case cannot be used, judging by the names of its files."""
+        wrong = []
         for role, ends, paths in (
             ("image", self.image, pair.images),
             ("label", self.label, pair.labels),
         ):
             if not paths:
-                told.append(f"no {role} {self.named(ends, case)}")
+                wrong.append(f"no {role} {self.named(ends, case)}")
             elif len(paths) > 1:
-                told.append(f"{len(paths)} {role}s: " + ", ".join(map(str, sorted(paths))))
-        return told
+                wrong.append(f"{len(paths)} {role}s: " + ", ".join(map(str, sorted(paths))))
+        return wrong
 
     def named(self, ends: str, case: str) -> str:
-        """The path of a case's file, as its data set calls it."""
+        """The path of a case's file in its data set."""
         before, _, after = self.case.partition("{}")
         return ends.format(case.removeprefix(before).removesuffix(after))
 
@@ -94,11 +94,7 @@ class Source:
 
 
 def grid_of(path: Path) -> tuple[int, ...]:
-    """The size of an image as its header tells, or as the files of its DICOM series count.
-
-    Raises:
-        DataError: the header cannot be read.
-    """
+    """The size of an image by its header; raises DataError if that cannot be read."""
     try:
         return series_header(path).grid if path.is_dir() else nifti_header(path).grid
     except DataError:
@@ -113,9 +109,9 @@ def grid_of(path: Path) -> tuple[int, ...]:
 
 
 def _below(top: Path, whole: re.Pattern[str] | None = None) -> Iterator[Path]:
-    """Files below a folder; folders that match `whole` are given as one, unless they are empty.
+    """The files below a folder; a folder that matches `whole` counts as one, unless empty.
 
-    Links to folders are followed, each folder is seen once, hidden names are passed over.
+    Follows links to folders, visits each folder once, and skips hidden names.
     """
     seen: set[str] = set()
     for place, folders, names in os.walk(top, followlinks=True):

@@ -41,7 +41,7 @@ Layout = Literal["binary", "python"]
 
 
 @dataclass(frozen=True)
-class Found:
+class CifarFolder:
     """A folder that holds files of one layout."""
 
     folder: Path
@@ -55,7 +55,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class LabelledImages:
     """Images (N, 3, 32, 32) and labels (N,), both unsigned bytes, in the official order."""
 
     images: np.ndarray
@@ -76,9 +76,9 @@ class Cifar10Data:
         md5: batch -> MD5 of its records as the binary layout writes them, whatever was read.
     """
 
-    found: Found
-    train: Pictures
-    test: Pictures
+    found: CifarFolder
+    train: LabelledImages
+    test: LabelledImages
     md5: dict[str, str]
 
     def official(self) -> dict[str, bool]:
@@ -86,7 +86,7 @@ class Cifar10Data:
         return {batch: digest == OFFICIAL_MD5[batch] for batch, digest in self.md5.items()}
 
 
-def find(root: Path) -> Found | None:
+def find(root: Path) -> CifarFolder | None:
     """The layout at `root`, or in the archive's folder below it.
 
     Of several the one with the most files, the binary one if they are equal.
@@ -95,7 +95,7 @@ def find(root: Path) -> Found | None:
         DataError: the folder may not be looked into.
     """
     layouts: tuple[Layout, ...] = ("binary", "python")
-    places = [Found(at, kind) for kind in layouts for at in (root, root / FOLDERS[kind])]
+    places = [CifarFolder(at, kind) for kind in layouts for at in (root, root / FOLDERS[kind])]
     try:
         missing = [len(place.missing()) for place in places]
     except OSError as error:
@@ -193,10 +193,10 @@ def _from_pickle(content: bytes) -> np.ndarray:
     return np.concatenate([column, pixels], axis=1)
 
 
-def _joined(batches: Sequence[np.ndarray]) -> Pictures:
+def _joined(batches: Sequence[np.ndarray]) -> LabelledImages:
     records = np.concatenate(batches)
     images = np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, 32, 32)
-    return Pictures(images, np.ascontiguousarray(records[:, 0]))
+    return LabelledImages(images, np.ascontiguousarray(records[:, 0]))
 
 
 def _md5(records: np.ndarray) -> str:

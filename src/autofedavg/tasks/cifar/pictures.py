@@ -12,7 +12,7 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Loss, Training
 
 
-class Steps(NamedTuple):
+class BatchPlan(NamedTuple):
     """Batches one after another: (steps, batch) each.
 
     `picks` are places among the site's pictures, -1 for none; `moves` are
@@ -24,7 +24,7 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shown:
+class PictureFormat:
     """How bytes become the network's input, channel by channel: (byte - mean) / std."""
 
     size: int
@@ -37,7 +37,7 @@ class Shown:
 class PictureSite(Protocol):
     """A site whose loss is the mean cross entropy of square pictures, moved and flipped."""
 
-    shown: Shown
+    shown: PictureFormat
 
     @property
     def plain_loss(self) -> Loss:
@@ -46,8 +46,8 @@ class PictureSite(Protocol):
     def pictures(self) -> tuple[Tensor, Tensor]:
         """Its own pictures in bytes (n, channels, size, size), and their classes."""
 
-    def train_steps(self, seeds: Seeds, t: int, training: Training) -> Steps:
+    def train_steps(self, seeds: Seeds, t: int, training: Training) -> BatchPlan:
         """The batches of `train_batches`."""
 
-    def weight_step(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Steps:
+    def weight_step(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> BatchPlan:
         """The batch of `weight_batch`."""

@@ -20,8 +20,8 @@ from autofedavg.core.errors import DataError
 from autofedavg.core.problem import CaseScore
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Training
-from autofedavg.tasks.cifar.files import Pictures
-from autofedavg.tasks.cifar.pictures import Shown, Steps
+from autofedavg.tasks.cifar.files import LabelledImages
+from autofedavg.tasks.cifar.pictures import BatchPlan, PictureFormat
 
 SIZE = 32
 CLASSES = 10
@@ -135,15 +135,15 @@ class CifarSite:
     def __init__(
         self,
         site: str,
-        local: Pictures,
+        local: LabelledImages,
         local_names: Sequence[str],
-        test: Pictures,
+        test: LabelledImages,
         test_names: Sequence[str],
         aside: int,
         train_on_holdout: bool,
     ) -> None:
         self.site = site
-        self.shown = Shown(SIZE, MEAN, STD, PAD)
+        self.shown = PictureFormat(SIZE, MEAN, STD, PAD)
         n = len(local_names)
         trained = n if train_on_holdout else n - aside
         held = ("local", slice(n - aside, n))
@@ -187,7 +187,7 @@ class CifarSite:
     def pictures(self) -> tuple[Tensor, Tensor]:
         return self._arrays["local"]
 
-    def train_steps(self, seeds: Seeds, t: int, training: Training) -> Steps:
+    def train_steps(self, seeds: Seeds, t: int, training: Training) -> BatchPlan:
         order, ends = self._order(seeds, t, training)
         shift, flip = self._moves(seeds, t, order)
         moves = 2 * (shift[:, 0] * (2 * PAD + 1) + shift[:, 1]) + flip
@@ -195,7 +195,7 @@ class CifarSite:
         lengths = np.diff([0, *ends])
         batch = np.repeat(np.arange(len(ends)), lengths)
         place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        steps = Steps(
+        steps = BatchPlan(
             np.full((len(ends), training.batch_size), -1, np.int32),
             np.zeros((len(ends), training.batch_size), np.uint8),
         )
@@ -203,10 +203,10 @@ class CifarSite:
         steps.moves[batch, place] = moves
         return steps
 
-    def weight_step(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Steps:
+    def weight_step(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> BatchPlan:
         pick = self._drawn(seeds, t, s, split, batch_size) + self._splits[split][1].start
         still = 2 * (PAD * (2 * PAD + 1) + PAD)
-        return Steps(pick.astype(np.int32)[None], np.full((1, batch_size), still, np.uint8))
+        return BatchPlan(pick.astype(np.int32)[None], np.full((1, batch_size), still, np.uint8))
 
     def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> CifarBatch:
         images, labels = self._of(split)
@@ -273,6 +273,6 @@ class CifarSite:
         return order, [n * epoch + end for epoch in range(training.epochs) for end in within]
 
 
-def _tensors(pictures: Pictures) -> tuple[Tensor, Tensor]:
+def _tensors(pictures: LabelledImages) -> tuple[Tensor, Tensor]:
     images = torch.from_numpy(np.ascontiguousarray(pictures.images))
     return images, torch.from_numpy(pictures.labels.astype(np.int64))

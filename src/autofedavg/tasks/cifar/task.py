@@ -19,7 +19,7 @@ from autofedavg.core.problem import LocalData, Problem
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress, Task
 from autofedavg.tasks.cifar import files
-from autofedavg.tasks.cifar.files import Cifar10Data, Pictures
+from autofedavg.tasks.cifar.files import Cifar10Data, LabelledImages
 from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss, recipe
 from autofedavg.tasks.cifar.vgg9 import vgg9
@@ -229,5 +229,5 @@ class Cifar10(Task):
         return lines
 
 
-def _taken(pictures: Pictures, indices: np.ndarray) -> Pictures:
-    return Pictures(pictures.images[indices], pictures.labels[indices])
+def _taken(pictures: LabelledImages, indices: np.ndarray) -> LabelledImages:
+    return LabelledImages(pictures.images[indices], pictures.labels[indices])

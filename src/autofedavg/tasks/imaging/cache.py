@@ -1,4 +1,4 @@
-"""Where data lies and where prepared data is kept."""
+"""The folders of public data and of prepared data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofedavg.core.errors import DataError
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is such a folder, as far as one may look."""
+    """Whether there is such a folder that may be read."""
     try:
         return path.is_dir()
     except PermissionError:
@@ -20,15 +20,15 @@ def is_folder(path: Path) -> bool:
 
 
 def data_home(name: str = "") -> Path:
-    """Where public data is looked for: AUTOFEDAVG_DATA, or the folder `data`, and `name` in it."""
+    """The folder of public data: `name` in AUTOFEDAVG_DATA, or in the folder `data`."""
     return Path(os.environ.get("AUTOFEDAVG_DATA") or "data") / name
 
 
 def cache_home() -> Path:
-    """Where generated and prepared data is kept: AUTOFEDAVG_CACHE, or the user's cache folder.
+    """The folder of generated and prepared data: AUTOFEDAVG_CACHE, or the user's cache folder.
 
     Raises:
-        DataError: the user has no home; a folder that all may write would be no place to trust.
+        DataError: the user has no home; a folder that all may write cannot be trusted.
     """
     if own := os.environ.get("AUTOFEDAVG_CACHE"):
         return Path(own)
@@ -44,9 +44,9 @@ def cache_home() -> Path:
 
 
 def name_the_user() -> None:
-    """Gives a user without an entry in the password file a name, as in many containers.
+    """Names a user without an entry in the password file, as in many containers.
 
-    MONAI asks for one when it is imported, and would end there.
+    MONAI asks for the name when it is imported, and would fail.
     """
     try:
         getpass.getuser()
@@ -55,17 +55,13 @@ def name_the_user() -> None:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """A disk that is full or cannot be written as a DataError that says what to do.
-
-    Raises:
-        DataError: something could not be written.
-    """
+def writing(folder: Path, what: str = "prepared cases") -> Iterator[None]:
+    """Raises a DataError that says what to do if a disk is full or cannot be written."""
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"prepared cases cannot be written: {error.strerror or error}",
+            f"{what} cannot be written: {error.strerror or error}",
             where=str(folder),
-            remedy="make room there, or set task.cache or AUTOFEDAVG_CACHE",
+            remedy="free some space there, or set task.cache or AUTOFEDAVG_CACHE",
         ) from error

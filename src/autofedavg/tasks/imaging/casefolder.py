@@ -1,4 +1,4 @@
-"""One prepared case in its folder: written once, read whole or crop by crop."""
+"""One prepared case in its cache folder: written once, read whole or crop by crop."""
 
 from __future__ import annotations
 
@@ -12,59 +12,42 @@ import torch
 from torch import Tensor
 
 from autofedavg.tasks.imaging.image import Box, surrounded, within
-from autofedavg.tasks.imaging.preparation import Arrays
+from autofedavg.tasks.imaging.preparation import CaseArrays
 
-CENTRES = 2**16  # voxels kept to centre crops on, all classes together
+CENTRES = 2**16  # voxels kept as centres of crops, all classes together
 
 
-class Prepared:
-    """A case in the cache, in memory once `hold` was called."""
+class PreparedCase:
+    """A case in the cache, in memory once `hold` was called.
+
+    Attributes:
+        size: voxels along each axis of the prepared grid.
+        low: every channel's smallest intensity: the value outside the image.
+        nbytes: bytes in memory when held.
+        affine: (4, 4) of the prepared grid; `original_affine` and `original_size` of the file's.
+        moved: whether the prepared grid differs from the file's.
+    """
 
     def __init__(self, case: str, folder: Path) -> None:
         self.case, self._folder = case, folder
-        self.facts: dict[str, Any] = json.loads((folder / "case.json").read_text(encoding="utf-8"))
-        self.size: tuple[int, ...] = tuple(self.facts["size"])
+        facts = json.loads((folder / "case.json").read_text(encoding="utf-8"))
+        self.facts: dict[str, Any] = facts
+        self.size: tuple[int, ...] = tuple(facts["size"])
+        self.original_size: tuple[int, ...] = tuple(facts["original_size"])
+        self.channels, self.nbytes = int(facts["channels"]), int(facts["nbytes"])
+        self.low, self.moved = list(facts["low"]), bool(facts["moved"])
+        self.affine, self.original_affine = (
+            np.array(facts[key]) for key in ("affine", "original_affine")
+        )
         self._held: tuple[Tensor, Tensor] | None = None  # on the network's device
-        self._label: Tensor | None = None  # here, whatever the device
+        self._label: Tensor | None = None  # on the CPU
         self._centres: list[np.ndarray] | None = None
         self._original: Tensor | None = None
         self._device = torch.device("cpu")
 
     @property
-    def nbytes(self) -> int:
-        """Bytes in memory when held."""
-        return int(self.facts["nbytes"])
-
-    @property
     def held(self) -> bool:
         return self._held is not None
-
-    @property
-    def channels(self) -> int:
-        return int(self.facts["channels"])
-
-    @property
-    def low(self) -> list[float]:
-        """Every channel's smallest intensity: what lies outside the image."""
-        return list(self.facts["low"])
-
-    @property
-    def affine(self) -> np.ndarray:
-        return np.array(self.facts["affine"])
-
-    @property
-    def original_affine(self) -> np.ndarray:
-        return np.array(self.facts["original_affine"])
-
-    @property
-    def original_size(self) -> tuple[int, ...]:
-        """Voxels along each axis of the file's grid."""
-        return tuple(self.facts["original_size"])
-
-    @property
-    def moved(self) -> bool:
-        """Whether the prepared grid is another one than the file's."""
-        return bool(self.facts["moved"])
 
     def hold(self) -> None:
         """Keeps the arrays in memory from now on."""
@@ -75,7 +58,7 @@ class Prepared:
         self._held = torch.from_numpy(image), self._label
 
     def settle(self, device: torch.device, *, move: bool = True) -> None:
-        """Crops are wanted on a device from now on; what is held moves there if there is room."""
+        """Gives crops on a device from now on; `move` moves the held arrays there."""
         self._device = device
         if self._held is not None and move:
             image, label = self._held
@@ -85,21 +68,20 @@ class Prepared:
         """Image (C, *box) float32 and label (1, *box) uint8 of a part."""
         if self._held is not None:
             whole, classes = self._held
-            image, label = whole[(slice(None), *box)].float(), classes[box][None]
+            image, label = whole[:, *box].float(), classes[box][None]
         else:
-            part = self._mapped("image")[(slice(None), *box)].astype(np.float32)
-            image = torch.from_numpy(part)
+            image = torch.from_numpy(self._mapped("image")[:, *box].astype(np.float32))
             label = torch.from_numpy(np.array(self._mapped("label")[box]))[None]
         return image.to(self._device), label.to(self._device)
 
     def window(self, box: Box) -> tuple[Tensor, Tensor]:
-        """`crop` for a box that may reach beyond the image: there is only background."""
+        """`crop` for a box that may reach beyond the image, where there is background."""
         inner = within(box, self.size)
         image, label = self.crop(inner)
         return surrounded(image, inner, box, self.low), surrounded(label, inner, box, [0])
 
     def part(self, box: Box) -> Tensor:
-        """The image alone in a box that may reach beyond it."""
+        """(C, *box) float32: the image alone in a box that may reach beyond it."""
         return self.window(box)[0]
 
     def image(self) -> Tensor:
@@ -111,7 +93,7 @@ class Prepared:
         return int(label[voxel]) == 0
 
     def centres(self) -> list[np.ndarray]:
-        """For every class, the flat indices of (some of) its voxels."""
+        """For every class, the flat indices of its voxels, or of a sample of them."""
         if self._centres is not None:
             return self._centres
         ends = np.cumsum(self.facts["centres"])
@@ -132,8 +114,8 @@ class Prepared:
         return np.load(self._folder / f"{name}.npy", mmap_mode="r")
 
 
-def write_case(folder: Path, made: Arrays, classes: int) -> None:
-    """Writes a case and, last, what is known of it."""
+def write_case(folder: Path, made: CaseArrays, classes: int) -> None:
+    """Writes the arrays of a case and, last, its facts."""
     np.save(folder / "image.npy", made.image)
     np.save(folder / "label.npy", made.label)
     if made.original is not None:
@@ -167,7 +149,7 @@ def write_case(folder: Path, made: Arrays, classes: int) -> None:
 
 
 def is_whole(place: Path) -> bool:
-    """Whether a prepared case is there with all its bytes."""
+    """Whether a prepared case is there and complete."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         facts = json.loads((place / "case.json").read_text(encoding="utf-8"))
         return all((place / f).stat().st_size == size for f, size in facts["files"].items())

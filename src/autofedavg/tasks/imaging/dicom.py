@@ -1,4 +1,4 @@
-"""DICOM series: a folder, or one file that stands for the series it belongs to."""
+"""DICOM series, named by their folder or by one of their files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import SimpleITK
 
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.readers import DICOM, Header, Scan, from_itk, itk_header
@@ -23,8 +24,6 @@ def read_series(path: Path) -> Scan:
     Raises:
         DataError: there is no series or more than one, or slices are missing or shifted.
     """
-    import SimpleITK
-
     names = files_of(path)
     with _quiet():
         reader = SimpleITK.ImageSeriesReader()
@@ -38,7 +37,7 @@ def read_series(path: Path) -> Scan:
 
 
 def series_header(path: Path) -> Header:
-    """What the files of a series say before their pixels are read.
+    """The header of a series, without reading pixels.
 
     Raises:
         DataError: there is no series, or more than one.
@@ -47,7 +46,7 @@ def series_header(path: Path) -> Header:
     if path.is_dir():
         below = sorted(f for f in path.rglob("*") if f.is_file() and f.name[:1] != ".")
         damaged = [f.name for f in below if f.suffix.lower() in DICOM and str(f) not in names]
-        if damaged:  # the reader passes over them without a word
+        if damaged:  # the reader skips them silently
             raise ValueError(f"not readable as DICOM: {', '.join(damaged)}")
     with _quiet():
         first = itk_header(Path(names[0]))
@@ -59,9 +58,7 @@ def series_header(path: Path) -> Header:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without ITK's warnings: of files that are no DICOM, and of slices, which are checked here."""
-    import SimpleITK
-
+    """Silences ITK's warnings: of files other than DICOM, and of slices, which are checked here."""
     with _SWITCH:
         before = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
         SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
@@ -77,8 +74,6 @@ def files_of(path: Path) -> Sequence[str]:
     Raises:
         DataError: there is no series, or more than one.
     """
-    import SimpleITK
-
     folders = {path.parent}
     if path.is_dir():
         folders = {f.parent for f in path.rglob("*") if f.is_file() and f.name[:1] != "."}
@@ -92,14 +87,14 @@ def files_of(path: Path) -> Sequence[str]:
         ]
     if not series:
         raise DataError(
-            "there is no DICOM series",
+            "no DICOM series found",
             where=str(path),
             remedy="name a folder of DICOM files, or one of them",
         )
     if len(series) > 1:
         listed = ", ".join(f"{Path(n[0]).parent} ({len(n)} files)" for n in series)
         raise DataError(
-            f"there are {len(series)} DICOM series: {listed}",
+            f"found {len(series)} DICOM series: {listed}",
             where=str(path),
             remedy="name the folder of one series, or one of its files",
         )
@@ -116,7 +111,7 @@ def _position(reader: Any, number: int) -> np.ndarray | None:
 
 def _check_slices(path: Path, positions: Sequence[np.ndarray], image: Any) -> None:
     if len(positions) < image.GetSize()[2]:
-        return  # slices that do not say where they are cannot be checked
+        return  # slices without a position cannot be checked
     steps = np.linalg.norm(np.diff(np.stack(positions), axis=0), axis=1)
     usual = float(np.median(steps))
     odd = np.flatnonzero(np.abs(steps - usual) > 0.01 * usual + 0.01)
@@ -127,7 +122,7 @@ def _check_slices(path: Path, positions: Sequence[np.ndarray], image: Any) -> No
             f"its slices are not evenly spaced: {steps[odd[0]]:.3g} mm after slice {odd[0] + 1}, "
             f"{usual:.3g} mm elsewhere",
             where=str(path),
-            remedy="look for missing or doubled slices",
+            remedy="look for missing or duplicate slices",
         )
     last = image.GetSize()[2] - 1
     expected = image.TransformIndexToPhysicalPoint((0, 0, last))

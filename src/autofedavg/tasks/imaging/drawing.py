@@ -1,4 +1,4 @@
-"""What is seen of a case: one slice, upright, in its true shape, as grey or colour."""
+"""One slice of a case, upright, in its true shape, in grey or colour."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ import numpy as np
 from nibabel.orientations import apply_orientation, io_orientation
 from PIL import Image
 
-from autofedavg.tasks.imaging.files import Scan
+from autofedavg.tasks.imaging.readers import Scan
 
+Colour = tuple[int, int, int]
 LONGEST = 256  # pixels of a picture's longer side
 BRIGHT = 0.15  # of the way from black to white: what is darker may be noise around a body,
 SPECKS = 0.02  # and so may be what is brighter in no more than this share of a row
-# Told apart by people with any kind of colour vision, and on grey.
-COLOURS = (
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 200, 140),
-    (240, 228, 66),
-    (213, 94, 0),
-    (204, 121, 167),
-)
+# Distinct for people with any kind of colour vision, and on grey.
+COLOURS: tuple[Colour, ...] = ((230, 159, 0), (86, 180, 233), (0, 200, 140),
+                               (240, 228, 66), (213, 94, 0), (204, 121, 167))  # fmt: skip
 
 
 class View(NamedTuple):
-    """What is seen of a case.
+    """One slice.
 
     Attributes:
-        image: the slice, (C, rows, columns).
+        image: (C, rows, columns).
         label: its label, (rows, columns).
-        pixel: mm per row and column; 1 where space is unknown.
-        slice: which slice it is, from 1; None for flat images.
-        slices: how many there are.
+        pixel: mm per row and column; 1 where the spacing is unknown.
+        slice: the number of the slice, from 1; None for flat images.
+        slices: their number.
         others: more classes on the same grid, such as predictions, in the same slice.
-        upright: whether the patient's right is on the left and the front is up, as far as known.
+        upright: whether the patient's right is on the left and the front is up.
     """
 
     image: np.ndarray
@@ -53,41 +48,32 @@ class View(NamedTuple):
 
 
 def view(scan: Scan, label: np.ndarray, *others: np.ndarray) -> View:
-    """The slice where the label is largest, upright where space is known.
+    """The slice where the label is largest, upright where the orientation is known.
 
     Args:
         scan: the image.
         label: its classes on the same grid; where it is empty, the others decide on the slice.
         others: more classes on the same grid.
     """
-    values = np.moveaxis(scan.values, 0, -1)
-    masks = [label, *others]
-    pixel = (1.0, 1.0)
-    known = scan.affine is not None and scan.spacing is not None
+    values, masks, pixel = np.moveaxis(scan.values, 0, -1), [label, *others], (1.0, 1.0)
+    upright = scan.affine is not None and scan.spacing is not None
     if scan.affine is not None and scan.spacing is not None:
         axes = io_orientation(scan.affine)
         values = apply_orientation(values, axes)
         masks = [apply_orientation(mask, axes) for mask in masks]
         right, front = (int(np.argmax(axes[:, 0] == k)) for k in (0, 1))
         pixel = (scan.spacing[front], scan.spacing[right])
-    place, slices = None, 1
+    number, slices = None, 1
     if label.ndim == 3:
         place, slices = _fullest(masks), masks[0].shape[2]
+        number = place + 1
         # The first axis of a volume runs along rows; flat images come as rows and columns.
         values = values[:, :, place].swapaxes(0, 1)
         masks = [mask[:, :, place].T for mask in masks]
     image = np.moveaxis(values, -1, 0)
-    if known:  # front up, the right side to the left, as radiologists look
+    if upright:  # front up, the right side to the left, as radiologists look
         image, masks = image[:, ::-1, ::-1], [mask[::-1, ::-1] for mask in masks]
-    return View(
-        image,
-        masks[0],
-        pixel,
-        None if place is None else place + 1,
-        slices,
-        tuple(masks[1:]),
-        known,
-    )
+    return View(image, masks[0], pixel, number, slices, tuple(masks[1:]), upright)
 
 
 def _fullest(masks: list[np.ndarray]) -> int:
@@ -100,10 +86,10 @@ def _fullest(masks: list[np.ndarray]) -> int:
 
 
 def framed(seen: View, low: float, high: float) -> View:
-    """The part of a grey slice that is not empty, with all that is drawn on it and a margin.
+    """A grey slice cut to what is not empty or has a label, with a margin; colour stays whole.
 
     Args:
-        seen: the slice; colour is left as it is.
+        seen: the slice.
         low: intensity that is drawn black.
         high: intensity that is drawn white.
     """
@@ -120,12 +106,11 @@ def framed(seen: View, low: float, high: float) -> View:
         )
     box = tuple(parts)
     others = tuple(mask[box] for mask in seen.others)
-    image = seen.image[(slice(None), *box)]
-    return seen._replace(image=image, label=seen.label[box], others=others)
+    return seen._replace(image=seen.image[:, *box], label=seen.label[box], others=others)
 
 
 def picture(seen: View, low: float, high: float, longest: int = LONGEST) -> Image.Image:
-    """The slice without any line: colour where it is in colour, else its first channel.
+    """The slice without any line: in colour where it has colour, else its first channel.
 
     Args:
         seen: the slice.

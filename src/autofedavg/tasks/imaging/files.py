@@ -1,7 +1,7 @@
 """Image files as arrays: NIfTI, DICOM series, NRRD, MetaImage, PNG, JPEG, TIFF.
 
-Nothing here runs code from a file: the readers parse pixels and headers only, and a file whose
-content is not what its name says is refused.
+No reader runs code from a file: they parse pixels and headers only, and refuse a file whose content
+does not match its name.
 """
 
 from __future__ import annotations
@@ -15,45 +15,33 @@ from pathlib import Path
 import numpy as np
 
 from autofedavg.core.errors import DataError
+from autofedavg.tasks.imaging import readers
 from autofedavg.tasks.imaging.dicom import read_series, series_header
-from autofedavg.tasks.imaging.readers import (
-    DICOM,
-    FLAT,
-    ITK,
-    NIFTI,
-    Header,
-    Scan,
-    itk_header,
-    nifti_header,
-    reader_of,
-)
+from autofedavg.tasks.imaging.readers import DICOM, FLAT, ITK, NIFTI, Header, Scan
 
-__all__ = ["DICOM", "FLAT", "ITK", "NIFTI", "ROUNDING", "Header", "Scan", "digest", "identity",
-           "look", "offset", "read", "read_label", "stem"]  # fmt: skip
-
-ROUNDING = 0.05  # of a voxel: what grids may differ by and still be the same
-WHOLE = 1e-3  # what a label's numbers may lie off whole ones: files may store them scaled
+ROUNDING = 0.05  # of a voxel: grids that differ by less are the same
+WHOLE = 1e-3  # tolerance for the whole numbers of a label: files may store them scaled
+NUMBERS = "save one number per voxel: 0 for background, 1, 2, ... for the classes"
 
 
 def read(paths: Sequence[Path]) -> Scan:
     """Reads one image; several files are its channels and must share a grid (to 5 % of a voxel).
 
     Raises:
-        DataError: a file is missing, unreadable, of unknown kind, or unlike the others.
+        DataError: a file is missing, unreadable, of unknown format, or on another grid.
     """
     scans = [_read_one(path) for path in paths]
     _refuse_other_grids(paths, [(scan.grid, scan.affine) for scan in scans])
     if len(scans) == 1:
         return scans[0]
-    joined = np.concatenate([scan.values for scan in scans])
-    return replace(scans[0], values=joined)
+    return replace(scans[0], values=np.concatenate([scan.values for scan in scans]))
 
 
 def look(paths: Sequence[Path]) -> Header:
-    """What one image's files say of it; voxels are read of pictures only, which are small.
+    """The header of one image; only pictures, which are small, are read whole.
 
     Raises:
-        DataError: as `read`, as far as headers tell.
+        DataError: as `read`, as far as headers show it.
     """
     seen = [_look_at(path) for path in paths]
     _refuse_other_grids(paths, [(header.grid, header.affine) for header in seen])
@@ -67,14 +55,14 @@ def _refuse_other_grids(
     for path, (other, lies) in zip(paths[1:], grids[1:], strict=True):
         if other != size or offset(affine, lies, size) > ROUNDING:
             raise DataError(
-                f"its grid is not that of {paths[0].name}",
+                f"its grid differs from that of {paths[0].name}",
                 where=str(path),
                 remedy="resample the channels of a case to one grid",
             )
 
 
 def stem(path: Path) -> str:
-    """A case's name from its file: the name without what says the kind of file."""
+    """The name of a file without the suffix of its format: the name of its case."""
     name = path.name
     for ending in sorted((*NIFTI, *ITK, *FLAT, *DICOM), key=len, reverse=True):
         if name.lower().endswith(ending):
@@ -86,7 +74,7 @@ def read_label(path: Path) -> Scan:
     """Reads a label: one channel of whole numbers from 0.
 
     Raises:
-        DataError: as `read`, or the file holds no label.
+        DataError: as `read`, or the file is not a label.
     """
     if path.name.lower().endswith((".jpg", ".jpeg")):
         raise DataError(
@@ -100,30 +88,24 @@ def read_label(path: Path) -> Scan:
         values = values[:1]
     if len(values) > 1:
         raise DataError(
-            f"a label has one channel, this file {len(values)}",
-            where=str(path),
-            remedy="save one number per voxel: 0 for background, 1, 2, ... for the classes",
+            f"a label has one channel, this file {len(values)}", where=str(path), remedy=NUMBERS
         )
     if values.dtype.kind == "f":
         whole = np.round(values)
         if not np.isfinite(values).all() or (np.abs(values - whole) > WHOLE).any():
-            raise DataError(
-                "a label holds whole numbers only",
-                where=str(path),
-                remedy="save one number per voxel: 0 for background, 1, 2, ... for the classes",
-            )
+            raise DataError("a label holds whole numbers only", where=str(path), remedy=NUMBERS)
         values = whole.astype(np.int64)
     if values.size and values.min() < 0:
         raise DataError(
             f"it holds {values.min()}, and labels are numbers from 0",
             where=str(path),
-            remedy="write 0 for background and for what is to be left out",
+            remedy="write 0 for background and for regions to leave out",
         )
     return replace(scan, values=values)
 
 
 def offset(one: np.ndarray | None, two: np.ndarray | None, grid: Sequence[int]) -> float:
-    """How far apart two grids lie at their worst corner, in voxels (of the smallest spacing)."""
+    """The largest distance between corners of two grids, in voxels (of the smallest spacing)."""
     if one is None or two is None:
         return 0.0
     ends = [(0, n - 1) for n in grid]
@@ -137,7 +119,7 @@ def identity(path: Path) -> list[tuple[str, int, int]]:
     """(name, bytes, time of change) of every file that an image is read from.
 
     Raises:
-        DataError: a file is missing or cannot be looked at.
+        DataError: a file is missing or inaccessible.
     """
     with _readable(path):
         found = []
@@ -148,7 +130,7 @@ def identity(path: Path) -> list[tuple[str, int, int]]:
 
 
 def digest(values: np.ndarray) -> str:
-    """SHA-256 of an array's size and numbers: the same for copies, whatever the file's format."""
+    """SHA-256 of an array's size and numbers: equal for copies in any file format."""
     plain = np.ascontiguousarray(values, dtype=np.float32)
     total = hashlib.sha256(str(plain.shape).encode())
     total.update(plain.reshape(-1).view(np.uint8).data)
@@ -156,9 +138,9 @@ def digest(values: np.ndarray) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files behind a path: of a folder all, of a series its folder's, of a header its data."""
+    """The files behind a path: all of a folder or series, and of a header also its data."""
     if not path.exists():
-        raise DataError("no such file", where=str(path), remedy="mend the path, or add the file")
+        raise DataError("no such file", where=str(path), remedy="correct the path, or add the file")
     name = path.name.lower()
     if path.is_dir():
         return sorted(p for p in path.rglob("*") if p.is_file() and p.name[:1] != ".")
@@ -170,7 +152,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _named_in(header: Path) -> list[Path]:
-    """The files that a header names as its data; they lie beside it.
+    """The data files that a header names; they lie in its folder.
 
     Raises:
         DataError: the header names a file elsewhere.
@@ -199,7 +181,7 @@ def _named_in(header: Path) -> list[Path]:
 
 
 def _head(header: Path) -> list[str]:
-    """The lines of a header; in a file that also holds the data, those before the empty line."""
+    """The lines of a header; if the file also holds the data, those before the empty line."""
     with header.open("rb") as stream:
         start = stream.read(2**16).partition(b"\n\n")[0]
     return start.decode("utf-8", errors="surrogateescape").splitlines()
@@ -208,7 +190,7 @@ def _head(header: Path) -> list[str]:
 def _read_one(path: Path, *, colours: bool = True) -> Scan:
     with _readable(path):
         _files(path)
-        reader = read_series if _is_series(path) else reader_of(path, colours=colours)
+        reader = read_series if _is_series(path) else readers.reader_of(path, colours=colours)
         scan = reader(path)
         _refuse_nowhere(path, scan.affine)
         return scan
@@ -221,9 +203,9 @@ def _look_at(path: Path) -> Header:
         if _is_series(path):
             return series_header(path)
         if not name.endswith((*NIFTI, *ITK)):
-            scan = reader_of(path)(path)
+            scan = readers.reader_of(path)(path)
             return Header(len(scan.values), scan.grid, None, spaced=False, placed=False)
-        header = nifti_header(path) if name.endswith(NIFTI) else itk_header(path)
+        header = (readers.nifti_header if name.endswith(NIFTI) else readers.itk_header)(path)
         _refuse_nowhere(path, header.affine)
         return header
 
@@ -233,7 +215,9 @@ def _is_series(path: Path) -> bool:
 
 
 def _refuse_nowhere(path: Path, affine: np.ndarray | None) -> None:
-    if affine is not None and not _places(affine):
+    if affine is not None and not (
+        np.isfinite(affine).all() and abs(float(np.linalg.det(affine[:3, :3]))) > 1e-12
+    ):
         raise DataError(
             "its affine does not place voxels in space (numbers missing, or a size of 0)",
             where=str(path),
@@ -241,24 +225,20 @@ def _refuse_nowhere(path: Path, affine: np.ndarray | None) -> None:
         )
 
 
-def _places(affine: np.ndarray) -> bool:
-    return bool(np.isfinite(affine).all()) and abs(float(np.linalg.det(affine[:3, :3]))) > 1e-12
-
-
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Any failure of a reader as a DataError that names the file."""
+    """Turns any failure of a reader into a DataError that names the file."""
     try:
         yield
     except DataError:
         raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        said = "it is a pickle, whatever its name; " if _is_pickle(path) else ""
+        pickled = "it is a pickle, not an image; " if _is_pickle(path) else ""
         raise DataError(
-            f"cannot be read ({said}{reason.strip()})",
+            f"cannot be read ({pickled}{reason.strip()})",
             where=str(path),
-            remedy="replace it by a whole file of the kind its name says",
+            remedy="replace it by a complete file of the format in its name",
         ) from error
 
 

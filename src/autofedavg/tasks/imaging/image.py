@@ -1,7 +1,7 @@
-"""One image from its files to what a network sees: the deterministic steps, with their checks.
+"""The deterministic steps from an image file to the network's input, with their checks.
 
-read -> RAS -> common spacing -> crop to the body -> normalise. No randomness, so it is done once.
-A label, where there is one, goes the same way as a further layer.
+read -> RAS -> common spacing -> crop to the body -> normalise. A label takes the same steps as a
+further layer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.imaging.files import Scan, offset
+from autofedavg.tasks.imaging.files import offset
 from autofedavg.tasks.imaging.intensities import normalised
 from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.readers import Scan
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
@@ -27,7 +28,7 @@ with warnings.catch_warnings():
     from monai.transforms import Orientation, Spacing
 
 Box = tuple[slice, ...]
-AXES = "RAS"  # what the axes of a volume are turned to
+AXES = "RAS"  # orientation of prepared volumes
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class PreparedImage:
         affine: (4, 4) of the prepared grid; voxels are the unit where space is unknown.
         original_affine: (4, 4) of the file's grid.
         original_size: voxels along each axis of that grid.
-        moved: whether the prepared grid is another one than the file's.
+        moved: whether the prepared grid differs from the file's.
     """
 
     image: np.ndarray
@@ -60,35 +61,35 @@ class PreparedImage:
     def part(self, box: Box) -> Tensor:
         """(C, *box) float32 of a box that may reach beyond the image."""
         inner = within(box, self.size)
-        part = torch.from_numpy(self.image[(slice(None), *inner)].astype(np.float32))
+        part = torch.from_numpy(self.image[:, *inner].astype(np.float32))
         return surrounded(part, inner, box, self.low)
 
 
 def refuse_unusable(image: Scan, named: str) -> None:
-    """Refuses an image with voxels that mean nothing.
+    """Refuses an image without usable voxels.
 
     Raises:
-        DataError: voxels are not finite, or a channel is one and the same value.
+        DataError: voxels are not finite, or all voxels of a channel are equal.
     """
     if not np.isfinite(image.values).all():
         raise DataError(
-            "it holds numbers that are not finite", where=named, remedy="export the image anew"
+            "it holds numbers that are not finite", where=named, remedy="export the image again"
         )
     flat = [k for k, channel in enumerate(image.values) if channel.min() == channel.max()]
     if flat:
         which = f"channel {flat[0]} has" if len(image.values) > 1 else "it has"
         raise DataError(
-            f"{which} one and the same value everywhere",
+            f"{which} the same value everywhere",
             where=named,
-            remedy="export the image anew, or take the case out",
+            remedy="export the image again, or remove the case",
         )
 
 
 def refuse_misfit(image: Scan, how: Pipeline, named: str) -> None:
-    """Refuses an image that the pipeline cannot take.
+    """Refuses an image that does not fit the pipeline.
 
     Raises:
-        DataError: it has other axes, or no spacing to be resampled from.
+        DataError: the number of axes differs, or resampling needs a spacing that is unknown.
     """
     if len(image.grid) != how.axes:
         raise DataError(
@@ -107,14 +108,14 @@ def refuse_misfit(image: Scan, how: Pipeline, named: str) -> None:
 def prepare_layers(
     layers: list[np.ndarray], affine: np.ndarray | None, how: Pipeline, named: str
 ) -> tuple[PreparedImage, list[np.ndarray]]:
-    """All deterministic steps for an image and what lies on its grid.
+    """All deterministic steps for an image and its label.
 
     Args:
         layers: the image, (C, *grid) float32, and its label, (1, *grid), if there is one. The list
-            is used up: a CT is large, and more than one may be prepared at once.
-        affine: (4, 4) from voxel to mm, where that is known.
+            is consumed: a CT is large, and more than one may be prepared at once.
+        affine: (4, 4) from voxel to mm, where it is known.
         how: the pipeline.
-        named: what to call the image in errors.
+        named: the image's name in errors.
 
     Returns:
         The image, and the other layers, (*size,) uint8.
@@ -130,7 +131,7 @@ def prepare_layers(
             layers[number], after = _regrid(layers[number], affine, how, mode)
     if how.crop:
         box = _body(layers[0], how)
-        layers[:] = [layer[(slice(None), *box)] for layer in layers]
+        layers[:] = [layer[:, *box] for layer in layers]
         after = after.copy()
         after[:3, 3] += after[:3, :3] @ np.array([float(part.start or 0) for part in box])
     values = layers.pop(0)
@@ -149,7 +150,7 @@ def within(box: Box, size: Sequence[int]) -> Box:
 
 
 def surrounded(part: Tensor, inner: Box, box: Box, low: Sequence[float]) -> Tensor:
-    """A part (C, *inner) in its place in a larger box, (C, *box); around it every channel's low."""
+    """Pads a part (C, *inner) to a larger box, (C, *box), with every channel's `low`."""
     if inner == box:
         return part
     shape = [whole.stop - whole.start for whole in box]
@@ -158,7 +159,7 @@ def surrounded(part: Tensor, inner: Box, box: Box, low: Sequence[float]) -> Tens
         for kept, whole in zip(inner, box, strict=True)
     )
     made = part.new_tensor(low).reshape(-1, *(1,) * len(shape)).expand(-1, *shape).clone()
-    made[(slice(None), *place)] = part
+    made[:, *place] = part
     return made
 
 
@@ -168,20 +169,20 @@ def _refuse_vanished(values: np.ndarray, grid: Sequence[int], named: str) -> Non
         raise DataError(
             f"its grid of {size_text(grid)} becomes {size_text(small)}",
             where=named,
-            remedy="look at the spacing in its header; in a study, lower task.pipeline.spacing",
+            remedy="check the spacing in its header; in a study, lower task.pipeline.spacing",
         )
     if any(channel.min() == channel.max() for channel in values):
         raise DataError(
-            "it has one and the same value everywhere once it is resampled and cropped",
+            "it has the same value everywhere after resampling and cropping",
             where=named,
-            remedy="look at the image; in a study, change task.pipeline.spacing",
+            remedy="check the image; in a study, change task.pipeline.spacing",
         )
 
 
 def _regrid(
     layer: np.ndarray, affine: np.ndarray, how: Pipeline, mode: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Axes nearest to right, anterior, superior; then the common spacing."""
+    """Turns the axes to RAS, then resamples to the common spacing."""
     tensor = MetaTensor(torch.from_numpy(layer), affine=torch.from_numpy(affine))
     tensor = Orientation(axcodes=AXES, labels=None)(tensor)
     if how.spacing != "keep":
@@ -201,5 +202,5 @@ def _body(values: np.ndarray, how: Pipeline) -> Box:
 
 
 def size_text(sizes: Sequence[int]) -> str:
-    """A grid's size for people."""
+    """A grid's size, as in "512 x 512 x 70"."""
     return " x ".join(map(str, sizes))

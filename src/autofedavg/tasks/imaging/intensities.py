@@ -1,4 +1,4 @@
-"""Intensities as the network sees them: by a fixed window, or by each image's own."""
+"""Normalised intensities: by a fixed window, or by each image's own statistics."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 
 from autofedavg.tasks.imaging.pipeline import Normalise, Pipeline
 
-CLIPPED = 5.0  # spreads from the mean
+CLIPPED = 5.0  # standard deviations from the mean
 LIMITS: dict[Normalise, tuple[float, float]] = {"window": (0.0, 1.0), "percentiles": (0.0, 1.0),
                                                 "zscore": (-CLIPPED, CLIPPED)}  # fmt: skip
 PERCENTILES = (0.5, 99.5)
 MUCH = 0.02  # of a channel: more than this is not clipped away as air,
-FEW = 0.01  # and fewer voxels other than 0 do not stand for it
-NARROWEST = 1e-6  # what intensities are divided by at least
+FEW = 0.01  # and fewer voxels other than 0 do not represent it
+NARROWEST = 1e-6  # smallest divisor of intensities
 STORED = np.float16
 
 
 def normalised(values: np.ndarray, how: Pipeline) -> np.ndarray:
-    """Intensities (C, ...) as the network sees them, channel by channel, float16."""
+    """Normalised intensities (C, ...), channel by channel, float16."""
     made = np.empty(values.shape, STORED)
     least, most = LIMITS[how.normalise]
     for channel, place in zip(values, made, strict=True):
@@ -29,7 +29,7 @@ def normalised(values: np.ndarray, how: Pipeline) -> np.ndarray:
 
 
 def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float]:
-    """What becomes 0 and what becomes 1."""
+    """The intensities that become 0 and 1."""
     if how.normalise == "window":
         return how.window
     if how.normalise == "zscore":
@@ -40,10 +40,10 @@ def _scale(channel: np.ndarray, how: Pipeline) -> tuple[float, float]:
 
 
 def moments(channel: np.ndarray) -> tuple[float, float]:
-    """Mean and spread of what is brighter than the average: the body, not the air around it.
+    """Mean and standard deviation of voxels above the average: the body, not the air around it.
 
-    Where much would be clipped that varies more than the body does, it is not air but dark
-    structures on a bright ground, and the whole image counts.
+    If many voxels would be clipped that vary more than the body, they are dark structures on a
+    bright ground, and the whole image counts.
     """
     bright = channel[channel > channel.mean(dtype=np.float64)]
     mean, spread = float(bright.mean(dtype=np.float64)), float(bright.std(dtype=np.float64))
@@ -55,6 +55,6 @@ def moments(channel: np.ndarray) -> tuple[float, float]:
 
 
 def written(channel: np.ndarray) -> np.ndarray:
-    """The voxels other than 0, which scanners write where they saw nothing; all if 99 % are 0."""
+    """The voxels other than 0, which scanners write outside the image; all if 99 % are 0."""
     inside = channel[channel != 0]
     return inside if inside.size > FEW * channel.size else channel.ravel()

@@ -1,81 +1,149 @@
-"""A case beside its label and what networks found in it: one picture each, borders as lines."""
+"""Pictures of a case with the borders of its label and of predictions drawn as lines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from contourpy import contour_generator
+from PIL import Image, ImageDraw
 
-from autofedavg.tasks.imaging.contours import Colour, Line, trace
-from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, picture, png
-from autofedavg.tasks.imaging.files import Scan
+from autofedavg.tasks.imaging.drawing import COLOURS, Colour, View, framed, picture, png
 from autofedavg.tasks.imaging.intensities import written
 from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.readers import Scan
 
+FINE = 4  # times finer than the picture that lines are drawn, for smooth edges
+CASING = 1.0  # pixels of darkness on either side of a line, visible on light ground
+DARKNESS = 0.55
+DASH, GAP = 5.0, 4.0  # pixels
 SHADES = 48  # per channel: noise takes most of a file, and finer ones show no more of it
 MIXED = ((1.0, 0), *((share, grey) for share in (0.25, 0.5, 0.75) for grey in (0, 85, 170, 255)))
-# With one class, colours tell who drew it; orange and blue differ for everyone.
+# With one class, colours tell label and prediction apart; orange and blue differ for everyone.
 LABEL, FOUND = COLOURS[0], COLOURS[1]
-DRAWN = Line(2.0)
-BESIDE = Line(1.5, dashed=True)  # the label, where it is only there to compare with
 
 
-class Picture(NamedTuple):
-    """One panel."""
+class LineStyle(NamedTuple):
+    """The width of a border in pixels, and whether it is dashed."""
+
+    width: float = 2.0
+    dashed: bool = False
+
+
+SOLID = LineStyle(2.0)
+DASHED = LineStyle(1.5, dashed=True)  # the label, next to a prediction
+
+
+class LabelPanel(NamedTuple):
+    """One picture."""
 
     png: bytes
     size: tuple[int, int]
 
 
 def shades(scan: Scan, how: Pipeline) -> tuple[float, float]:
-    """Which intensities are drawn black and white.
-
-    The image's own range but for its last half percent at either end; never more than the network
-    sees of it.
-    """
+    """The intensities drawn black and white: the 0.5 and 99.5 percentiles, within the window."""
     low, high = (float(v) for v in np.percentile(written(scan.values[0]), (0.5, 99.5)))
     if how.normalise == "window":
         low, high = max(low, how.window[0]), min(high, how.window[1])
     return (low, high) if low < high else how.window
 
 
-def panels(seen: View, low: float, high: float, classes: int) -> list[Picture]:
-    """The image alone, with its label, and with each of the others beside the label.
+def panels(seen: View, low: float, high: float, classes: int) -> list[LabelPanel]:
+    """The image alone, with its label, and with each prediction and the dashed label.
 
     Args:
-        seen: the slice with what was found in it.
+        seen: the slice; `others` are the predictions.
         low: intensity that is drawn black.
         high: intensity that is drawn white.
-        classes: how many there are; one is drawn in a colour for the label and one for the others,
-            several have a colour each.
+        classes: number of classes. A single class has one colour for the label and one for the
+            predictions; several classes have a colour each.
     """
     seen = framed(seen, low, high)
     plain = picture(seen, low, high).point(_rounded)
     own, others = colours_of(classes)
-    drawn = [plain, _traced(plain, seen.label, own, DRAWN)]
-    for found in seen.others:
-        below = _traced(plain, found, others, DRAWN)
-        drawn.append(_traced(below, seen.label, own, BESIDE))
+    drawn = [plain, traced(plain, seen.label, own)]
+    drawn += [
+        traced(traced(plain, found, others), seen.label, own, DASHED) for found in seen.others
+    ]
     if not seen.colour:
         drawn = [made.quantize(palette=_palette(), dither=Image.Dither.NONE) for made in drawn]
-    return [Picture(png(made), made.size) for made in drawn]
+    return [LabelPanel(png(made), made.size) for made in drawn]
 
 
 def colours_of(classes: int) -> tuple[tuple[Colour, ...], tuple[Colour, ...]]:
-    """The colours of the label's classes, and of the others'."""
+    """The colours of the classes in the label, and in predictions."""
     if classes == 1:
         return (LABEL,), (FOUND,)
     every = tuple(COLOURS[k % len(COLOURS)] for k in range(classes))
     return every, every
 
 
-def _traced(
-    made: Image.Image, classes: np.ndarray, colours: tuple[Colour, ...], line: Line
+def traced(
+    made: Image.Image, classes: np.ndarray, colours: Sequence[Colour], style: LineStyle = SOLID
 ) -> Image.Image:
+    """The picture with the borders of classes 1, 2, ... in their colours."""
     for number, colour in enumerate(colours, 1):
-        made = trace(made, classes == number, colour, line)
+        made = trace(made, classes == number, colour, style)
     return made
+
+
+def trace(made: Image.Image, mask: np.ndarray, colour: Colour, style: LineStyle) -> Image.Image:
+    """The picture with the borders of a mask, which covers all of it, drawn on it."""
+    times = np.array([made.height / mask.shape[0], made.width / mask.shape[1]])
+    core, case = (Image.new("L", (made.width * FINE, made.height * FINE)) for _ in range(2))
+    for border in borders(mask):
+        scaled = border * times * FINE
+        for part in _dashes(scaled) if style.dashed else [np.concatenate([scaled, scaled[:2]])]:
+            points = [(column, row) for row, column in part]
+            for layer, width in ((case, style.width + 2 * CASING), (core, style.width)):
+                fine = round(width * FINE) | 1  # of an odd width, so that it has a middle
+                ImageDraw.Draw(layer).line(points, fill=255, width=fine, joint="curve")
+    dark = case.reduce(FINE).point(lambda value: round(value * DARKNESS))
+    drawn = made.copy()
+    drawn.paste((0, 0, 0), mask=dark)
+    drawn.paste(colour, mask=core.reduce(FINE))
+    return drawn
+
+
+def borders(mask: np.ndarray) -> list[np.ndarray]:
+    """The borders of a mask as closed lines, around its parts and around its holes.
+
+    They run between the centres of pixels inside and outside (marching squares), corners rounded.
+    Parts that only touch at a corner stay apart.
+
+    Args:
+        mask: (rows, columns), true inside.
+
+    Returns:
+        For each border its points, (n, 2) as row and column; pixel (0, 0) reaches from 0 to 1.
+    """
+    # The generator counts from the centre of the first padded pixel, and repeats the first point.
+    found = contour_generator(z=np.pad(np.asarray(mask, float), 1), line_type="Separate").lines(0.5)
+    closed = [np.asarray(line)[:-1, ::-1] - 0.5 for line in found]
+    rounded = []
+    for points in closed:  # a curve inside the corners that touches the middle of every side
+        middles = (points + np.roll(points, -1, axis=0)) / 2
+        corners = (np.roll(middles, 1, axis=0) + 2 * points + middles) / 4
+        rounded.append(np.stack([corners, middles], axis=1).reshape(-1, 2))
+    return rounded
+
+
+def _dashes(points: np.ndarray) -> Iterator[np.ndarray]:
+    """Even dashes along a closed line; a line too short for any is drawn whole."""
+    closed = np.concatenate([points, points[:1]])
+    run = np.concatenate([[0.0], np.linalg.norm(np.diff(closed, axis=0), axis=1).cumsum()])
+    count = round(run[-1] / (DASH + GAP) / FINE)
+    if count < 2:
+        yield closed
+        return
+    period = run[-1] / count
+    for start in np.arange(count) * period:
+        end = start + period * DASH / (DASH + GAP)
+        within = run[(run > start) & (run < end)]
+        along = np.concatenate([[start], within, [end]])
+        yield np.stack([np.interp(along, run, closed[:, axis]) for axis in (0, 1)], axis=1)
 
 
 def _shade(k: int) -> int:
@@ -88,7 +156,7 @@ def _rounded(value: int) -> int:
 
 
 def _palette() -> Image.Image:
-    """Shades of grey, and the lines' colours as they are and mixed with some of them."""
+    """Shades of grey, and the colours of the lines, pure and mixed with some of them."""
     values = [_shade(k) for k in range(SHADES) for _ in range(3)]
     values += [
         round(share * part + (1 - share) * grey)

@@ -11,79 +11,58 @@ from autofedavg.core.settings import Settings, setting
 
 Normalise = Literal["window", "percentiles", "zscore"]
 Network = Literal["unet", "basic-unet"]
+LossName = Literal["dice", "dice-ce"]
+LESION_MODEL = "derived from the same group's lesion model"
 UNET = (16, 32, 64, 128, 256)
 BASIC_UNET = (32, 32, 64, 128, 256, 32)
+HELP = {  # of settings whose default depends on the task
+    "channels": "widths of the network, top to bottom",
+    "crop": "cut away what is empty around the body",
+    "loss": "Dice with squared denominators, or that plus cross entropy",
+    "network": "MONAI's UNet or BasicUNet",
+    "normalise": "intensities by a fixed window, or each image's own: percentiles, mean and spread",
+    "overlap": "overlap of sliding windows",
+    "roi": "size of training crops and of the window",
+    "spacing": "common voxel spacing in mm; 'keep' leaves every grid as it is",
+    "window": "intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+}
 
 
-class Steps(Settings):
-    """What is set in the same way whether or not the rest is left to the data."""
+class CommonPipeline(Settings):
+    """Settings that never depend on the data."""
 
-    crop: bool = setting(False, origin="ours", help="cut away what is empty around the body")
+    crop: bool = setting(False, origin="ours", help=HELP["crop"])
     foreground: float = setting(
-        0.5,
-        origin="derived from the paper's source (1:1)",
+        0.5, origin="derived from the paper's source (1:1)", ge=0, le=1,
         help="share of crops centred on foreground",
-        ge=0,
-        le=1,
-    )
-    flip: float = setting(
-        0.1,
-        origin="derived from the same group's lesion model",
-        help="chance to flip an axis",
-        ge=0,
-        le=1,
-    )
-    shift: float = setting(
-        0.1,
-        origin="derived from the same group's lesion model",
-        help="largest intensity shift",
-        ge=0,
-    )
-    network: Network = setting(
-        "unet", origin="ours: the paper is silent", help="MONAI's UNet or BasicUNet"
-    )
+    )  # fmt: skip
+    flip: float = setting(0.1, origin=LESION_MODEL, help="chance to flip an axis", ge=0, le=1)
+    shift: float = setting(0.1, origin=LESION_MODEL, help="largest intensity shift", ge=0)
+    network: Network = setting("unet", origin="ours: the paper is silent", help=HELP["network"])
     residual_units: int = setting(
         0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
     )
 
 
-class Pipeline(Steps):
-    """How images become batches, and predictions become scores; two or three axes."""
+class Pipeline(CommonPipeline):
+    """The steps from images to batches and from predictions to scores, in two or three axes."""
 
     spacing: tuple[float, ...] | Literal["keep"] = setting(
-        (0.8, 0.8, 5.0),
-        origin="paper Sec. 4.2.1",
-        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
+        (0.8, 0.8, 5.0), origin="paper Sec. 4.2.1", help=HELP["spacing"]
     )
-    normalise: Normalise = setting(
-        "window",
-        origin="derived from the same group's lesion model",
-        help="intensities by a fixed window, or each image's own: percentiles, mean and spread",
-    )
+    normalise: Normalise = setting("window", origin=LESION_MODEL, help=HELP["normalise"])
     window: tuple[float, float] = setting(
-        (-1000.0, 500.0),
-        origin="derived from the same group's lesion model",
-        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+        (-1000.0, 500.0), origin=LESION_MODEL, help=HELP["window"]
     )
-    roi: tuple[int, ...] = setting(
-        (256, 256, 32), origin="paper Sec. 4.2.1", help="size of training crops and of the window"
-    )
+    roi: tuple[int, ...] = setting((256, 256, 32), origin="paper Sec. 4.2.1", help=HELP["roi"])
     overlap: float = setting(
-        0.75,
-        origin="paper Sec. 4.2.1 (stride 64, 64, 8)",
-        help="overlap of sliding windows",
-        ge=0,
-        lt=1,
+        0.75, origin="paper Sec. 4.2.1 (stride 64, 64, 8)", help=HELP["overlap"], ge=0, lt=1
     )
-    loss: Literal["dice", "dice-ce"] = setting(
-        "dice",
-        origin="paper Sec. 4.2.1",
-        help="Dice with squared denominators, or that plus cross entropy",
-    )
+    loss: LossName = setting("dice", origin="paper Sec. 4.2.1", help=HELP["loss"])
     channels: tuple[int, ...] = setting(
         lambda known: BASIC_UNET if known.get("network") == "basic-unet" else UNET,
         origin="ours: the paper is silent; derived from MONAI's challenge baseline for basic-unet",
-        help="widths of the network, top to bottom",
+        help=HELP["channels"],
     )
     strides: tuple[tuple[int, ...], ...] = setting(
         (),
@@ -119,7 +98,7 @@ class Pipeline(Steps):
         for size, by in zip(self.roi, times, strict=True):
             if size % by:
                 raise ValueError(
-                    f"every size of roi must be a multiple of what the network shrinks it by: "
+                    f"every size of roi must be a multiple of the network's stride: "
                     f"{size} is not a multiple of {by}"
                 )
         if tuple(times) == self.roi:  # instance norm needs more than one value
@@ -146,12 +125,8 @@ class Pipeline(Steps):
             )
 
     def chain(self) -> dict[str, Any]:
-        """What the prepared files depend on: two pipelines that agree here share a cache."""
+        """The settings that prepared files depend on: pipelines that agree here share a cache."""
         window = list(self.window) if self.normalise == "window" else None
         spacing = self.spacing if self.spacing == "keep" else list(self.spacing)
-        return {
-            "spacing": spacing,
-            "normalise": self.normalise,
-            "window": window,
-            "crop": self.crop,
-        }
+        named = {"spacing": spacing, "normalise": self.normalise}
+        return {**named, "window": window, "crop": self.crop}

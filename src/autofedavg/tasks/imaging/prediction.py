@@ -1,6 +1,6 @@
-"""A network's classes on the file's own grid, and how they agree with the label.
+"""A network's classes on the file's own grid, and their Dice scores.
 
-All of it goes in slabs along the first axis, so that a large CT takes little memory.
+Everything runs in slabs along the first axis, so that a large CT takes little memory.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from autofedavg.tasks.imaging.image import Box
+from autofedavg.tasks.imaging.casefolder import PreparedCase
+from autofedavg.tasks.imaging.image import Box, PreparedImage
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.window import pieces, slabs
 
@@ -28,24 +27,7 @@ with warnings.catch_warnings():
 _resample = SpatialResample(
     mode="bilinear", padding_mode="border", align_corners=False, dtype=torch.float32
 )
-
-
-class OnGrid(Protocol):
-    """A prepared image, whether it waits in the cache or in memory, with a label or without."""
-
-    @property
-    def size(self) -> tuple[int, ...]: ...
-    @property
-    def affine(self) -> np.ndarray: ...
-    @property
-    def original_affine(self) -> np.ndarray: ...
-    @property
-    def original_size(self) -> tuple[int, ...]: ...
-    @property
-    def moved(self) -> bool: ...
-
-    def part(self, box: Box) -> Tensor:
-        """(C, *box) float32 of a box that may reach beyond the image."""
+OnGrid = PreparedImage | PreparedCase
 
 
 def predict(network: nn.Module, case: OnGrid, how: Pipeline, classes: int) -> Tensor:
@@ -77,7 +59,7 @@ def dices(found: Tensor, label: Tensor, classes: int) -> list[float]:
 
 
 def _part(case: OnGrid, before: Sequence[int], box: Box) -> Tensor:
-    """A window's part of an image that has `before` empty voxels in front of it."""
+    """The part of an image in a window's box; the image begins at voxel `before` of the grid."""
     place = zip(box, before, strict=True)
     return case.part(tuple(slice(b.start - n, b.stop - n) for b, n in place))
 
@@ -85,7 +67,7 @@ def _part(case: OnGrid, before: Sequence[int], box: Box) -> Tensor:
 def _inside(
     parts: Iterator[tuple[int, Tensor]], size: Sequence[int], before: Sequence[int]
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Slabs without what was padded, and the rows of the image that they are."""
+    """Slabs without the padding, with the rows of the image that they cover."""
     rest = tuple(slice(b, b + n) for b, n in zip(before[1:], size[1:], strict=True))
     for first, part in parts:
         start = max(first - before[0], 0)
@@ -93,13 +75,13 @@ def _inside(
         if start < stop:
             skipped = start - (first - before[0])
             rows = slice(skipped, skipped + stop - start)
-            yield slice(start, stop), part[(slice(None), rows, *rest)]
+            yield slice(start, stop), part[:, rows, *rest]
 
 
 def _back(chance: Tensor, case: OnGrid, how: Pipeline) -> Tensor:
     """Foreground probabilities on the prepared grid -> classes on the file's own.
 
-    Interpolation keeps the sum over the classes, so background is what is left to one.
+    Interpolation keeps the sum over the classes, so background is the remainder to one.
     """
     affine, goal = case.affine.copy(), case.original_affine
     if how.crop:  # what was cut away is background

@@ -1,4 +1,4 @@
-"""One case, an image with its label, from its files to arrays; with the checks that they fit."""
+"""A case, an image with its label, from files to arrays; with checks that the two fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from nibabel.orientations import apply_orientation, io_orientation
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.imaging.files import ROUNDING, Scan, digest, offset, read, read_label
+from autofedavg.tasks.imaging.files import ROUNDING, digest, offset, read, read_label
 from autofedavg.tasks.imaging.image import (
     PreparedImage,
     prepare_layers,
@@ -20,10 +20,11 @@ from autofedavg.tasks.imaging.image import (
     size_text,
 )
 from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.readers import Scan
 
 Classes = Mapping[str, tuple[int, ...]]
 BINARY: Classes = {"foreground": (1,)}
-BACKGROUND = ""  # as a class name: values that are other structures, and background here
+BACKGROUND = ""  # class name of label values that count as background: other structures
 
 
 class Case(NamedTuple):
@@ -34,10 +35,10 @@ class Case(NamedTuple):
         split: train, validation, test or holdout.
         image: one file (or DICOM folder) per group of channels.
         label: the file with the classes.
-        patient: whose it is; the case itself when empty.
-        classes: what this label's values mean, in place of the task's class list.
-        by_rows: whether the label's place is told by its array alone: columns, rows, and slices
-            from the head down, as the image's DICOM slices have them. Its affine is not read.
+        patient: the patient's id; the case itself when empty.
+        classes: the meaning of this label's values, in place of the task's class list.
+        by_rows: whether the label's array is in the order of the image's DICOM slices: columns,
+            rows, slices from the head down. Its affine is then ignored.
     """
 
     case: str
@@ -50,7 +51,7 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Arrays(PreparedImage):
+class CaseArrays(PreparedImage):
     """A case after its deterministic steps: its image, and its label.
 
     Attributes:
@@ -68,7 +69,7 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
     """Reads and checks image and label; the label's values become 1.. in the classes' order.
 
     Raises:
-        DataError: something is wrong with a file, or the two do not fit.
+        DataError: a file cannot be used, or image and label do not fit.
     """
     image, label = read(case.image), read_label(case.label)
     if case.by_rows:
@@ -78,22 +79,22 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
         raise DataError(
             f"its grid is {size_text(label.grid)}, the image's {size_text(image.grid)}",
             where=str(case.label),
-            remedy="name the label that was drawn on this image",
+            remedy="use the label that was drawn on this image",
         )
     apart = offset(image.affine, label.affine, image.grid)
     if image.affine is None:
         apart = offset(image.lies, label.lies, (*reversed(image.grid), 1))
     if apart > ROUNDING:
         raise DataError(
-            f"it lies elsewhere in space than its image: {apart:.2g} voxels apart",
+            f"it lies {apart:.2g} voxels away from its image",
             where=str(case.label),
-            remedy="resample the label to its image's grid, or mend the affine that is wrong",
+            remedy="resample the label to its image's grid, or correct the wrong affine",
         )
     refuse_unusable(image, str(case.image[0]))
     return image, _numbered(label.values[0], classes, case.label)
 
 
-def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
+def arrays(case: Case, how: Pipeline, classes: Classes) -> CaseArrays:
     """All deterministic steps.
 
     Raises:
@@ -107,11 +108,11 @@ def arrays(case: Case, how: Pipeline, classes: Classes) -> Arrays:
     del scan  # a CT is large, and more than one may be prepared at once
     image, (small,) = prepare_layers(layers, affine, how, named)
     original = label if image.moved else None
-    return Arrays(**vars(image), label=small, original=original, digests=digests)
+    return CaseArrays(**vars(image), label=small, original=original, digests=digests)
 
 
 def upright(values: np.ndarray, affine: np.ndarray | None) -> np.ndarray:
-    """(C, ...) with its axes nearest to right, anterior, superior: no voxel is changed."""
+    """(C, ...) with its axes turned to RAS; no voxel is changed."""
     if affine is None or values.ndim != 4:
         return values
     turned = apply_orientation(np.moveaxis(values, 0, -1), io_orientation(affine))
@@ -135,10 +136,10 @@ def _numbered(label: np.ndarray, classes: Classes, path: Path) -> np.ndarray:
     if strange:
         listed = ", ".join(f"{n or 'background'} {list(v)}" for n, v in classes.items())
         raise DataError(
-            f"it holds {_few(strange)}, which the class list does not have (0 is background; "
+            f"it holds {few(strange)}, which the class list does not have (0 is background; "
             f"{listed})",
             where=str(path),
-            remedy="mend the label, or add the values to task.classes",
+            remedy="correct the label, or add the values to task.classes",
         )
     numbered = np.zeros(label.shape, np.uint8)
     for value in found:
@@ -147,5 +148,6 @@ def _numbered(label: np.ndarray, classes: Classes, path: Path) -> np.ndarray:
     return numbered
 
 
-def _few(values: Sequence[int]) -> str:
+def few(values: Sequence[int]) -> str:
+    """The first five values of a list, for an error."""
     return ", ".join(map(str, values[:5])) + (", ..." if len(values) > 5 else "")

@@ -1,8 +1,8 @@
-"""Prepared cases on disk: made once, shared by all runs, read whole or crop by crop.
+"""Prepared cases on disk: written once, shared by all runs, read whole or crop by crop.
 
-Every case is a folder that appears in one rename, so two processes may prepare at once, and a
-killed one leaves the cases it had finished. Cases are held in memory up to a limit; the others are
-read from disk as they are needed, mapped only for the moment, so that memory stays bounded.
+Every case is a folder that appears by one rename. So two processes may prepare at once, and a
+killed process leaves only complete cases. Cases are held in memory up to a limit; the others are
+memory-mapped for each read.
 """
 
 from __future__ import annotations
@@ -24,22 +24,29 @@ import monai
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, writing
-from autofedavg.tasks.imaging.casefolder import Prepared, is_whole, write_case
+from autofedavg.tasks.imaging.casefolder import PreparedCase, is_whole, write_case
 from autofedavg.tasks.imaging.files import identity
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import BACKGROUND, BINARY, Arrays, Case, Classes, arrays
+from autofedavg.tasks.imaging.preparation import (
+    BACKGROUND,
+    BINARY,
+    Case,
+    CaseArrays,
+    Classes,
+    arrays,
+)
 
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
 SPLITS = ("train", "validation", "test", "holdout")
 ROOMY = 4 * 2**30  # a memory limit with room for two cases in preparation
-ABANDONED = 3600.0  # seconds after which a folder half made has no maker any more
+ABANDONED = 3600.0  # seconds after which an incomplete folder is nobody's work any more
 
 
 class Store:
     """The folder of prepared cases of one pipeline and class list.
 
     Args:
-        how: the pipeline; only its deterministic part matters.
+        how: the pipeline; its deterministic part identifies the cases.
         classes: the class list.
         cache: the folder for caches; the user's when empty.
         memory: GiB of prepared cases to hold.
@@ -56,12 +63,8 @@ class Store:
         """Whether a case has been prepared; its files must exist."""
         return is_whole(self._place(case))
 
-    def prepare(self, case: Case) -> Prepared:
-        """The prepared case, made now if it has not been made.
-
-        Raises:
-            DataError: its files cannot be used.
-        """
+    def prepare(self, case: Case) -> PreparedCase:
+        """The prepared case, from the cache if it is there; raises DataError if it is unusable."""
         result = self._tried(case)
         if isinstance(result, DataError):
             raise result
@@ -69,16 +72,16 @@ class Store:
 
     def sites(
         self, wanted: Mapping[str, Sequence[Case]], progress: Progress | None = None
-    ) -> dict[str, dict[str, list[Prepared]]]:
-        """Every site's cases by split, prepared, and held in memory as far as the limit goes.
+    ) -> dict[str, dict[str, list[PreparedCase]]]:
+        """Every site's prepared cases by split, held in memory up to the limit.
 
         Raises:
-            DataError: a site lacks a split, or cases cannot be used; all are listed.
+            DataError: a site lacks a split, or cases cannot be used; the error lists all.
         """
         self._check_splits(wanted)
         self._sweep()
         jobs = [(site, case) for site, cases in wanted.items() for case in cases]
-        ready: dict[str, dict[str, list[Prepared]]] = {
+        ready: dict[str, dict[str, list[PreparedCase]]] = {
             site: {split: [] for split in SPLITS} for site in wanted
         }
         wrong: list[str] = []
@@ -100,14 +103,14 @@ class Store:
         if wrong:
             raise DataError(
                 f"{len(wrong)} of {len(jobs)} cases cannot be used:\n  " + "\n  ".join(wrong),
-                remedy="mend them, or take them out",
+                remedy="correct them, or remove them from the data",
             )
         refuse_copies(ready)
         self._hold(ready)
         return ready
 
     def content(self, wanted: Mapping[str, Sequence[Case]]) -> str:
-        """A digest of all voxels, and of where they lie."""
+        """A digest of all voxels and their affines."""
         total = hashlib.sha256()
         for site, cases in wanted.items():
             for case in cases:
@@ -116,8 +119,8 @@ class Store:
                 total.update(json.dumps([site, case.case, *seen]).encode())
         return total.hexdigest()
 
-    def _tried(self, case: Case) -> Prepared | DataError:
-        """The case, or what is wrong with it; a disk that cannot be written is no case's fault."""
+    def _tried(self, case: Case) -> PreparedCase | DataError:
+        """The case, or the error in its files; raises if the cache cannot be written."""
         try:
             place = self._place(case)
             made = None if is_whole(place) else arrays(case, self._how, self._classes)
@@ -125,10 +128,10 @@ class Store:
             return error
         if made is not None:
             self._keep(made, place)
-        return Prepared(case.case, place)
+        return PreparedCase(case.case, place)
 
-    def _hold(self, ready: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
-        """Training cases first: they are read most often."""
+    def _hold(self, ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
+        """Holds training cases first: they are read most often."""
         left = self._limit
         for split in SPLITS:
             for parts in ready.values():
@@ -152,7 +155,7 @@ class Store:
             )
 
     def _place(self, case: Case) -> Path:
-        """The folder of a case: its name stands for all that its arrays depend on."""
+        """The folder of a case; its name is a digest of all inputs of the preparation."""
         shaping = {
             key: str(value)
             for key, value in case._asdict().items()
@@ -170,7 +173,7 @@ class Store:
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         return self._folder / key[:2] / key[2:26]
 
-    def _keep(self, made: Arrays, place: Path) -> None:
+    def _keep(self, made: CaseArrays, place: Path) -> None:
         name = f".{place.name}-{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
         making = place.with_name(name)
         with writing(self._folder):
@@ -181,21 +184,21 @@ class Store:
                     shutil.rmtree(place, ignore_errors=True)
                 making.rename(place)
             except OSError:
-                if not is_whole(place):  # not just another process that was faster
+                if not is_whole(place):  # unless another process was faster
                     raise
             finally:
                 shutil.rmtree(making, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Removes what killed processes have left half made, whichever machine they ran on."""
+        """Removes incomplete folders of killed processes, on any machine."""
         for left in self._folder.glob("*/.*"):
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > ABANDONED:
                     shutil.rmtree(left)
 
 
-def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
-    """Refuses one and the same image in two splits or at two sites: the test would leak.
+def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
+    """Refuses copies of an image in two splits or at two sites: test data would leak.
 
     Raises:
         DataError: lists every such pair.
@@ -211,7 +214,7 @@ def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None
                     twice.append(f"{'/'.join(before)} and {'/'.join(here)}")
     if twice:
         raise DataError(
-            "the same image stands in two splits or at two sites, so the test would leak:\n  "
+            "the same image is in two splits or at two sites, so test data would leak:\n  "
             + "\n  ".join(twice),
             remedy="keep one of each pair",
         )

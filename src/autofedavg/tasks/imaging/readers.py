@@ -1,7 +1,7 @@
 """Readers of image files: NIfTI, NRRD, MetaImage, PNG, JPEG, TIFF; DICOM has its own module.
 
-Every reader gives the same array for the same picture: x, y, z (right to left, front to back, as
-the affine says) in three dimensions, and rows, columns in two, whatever the format.
+All formats give the same array for the same picture: x, y, z as the affine says in three
+dimensions, and rows, columns in two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
+import SimpleITK
+from PIL import Image, ImageOps
 
 from autofedavg.core.errors import DataError
 
@@ -34,9 +37,8 @@ class Scan:
     Attributes:
         values: (C, *grid), two or three spatial axes; float32, or an integer type.
         affine: (4, 4) from voxel to mm in RAS, or None where the file does not say.
-        in_mm: whether the affine's unit is known to be mm; if not, it only tells grids apart.
-        lies: of a single slice, the affine of its file: flat images have no space of their own,
-            but a label must lie where its image does.
+        in_mm: whether the affine's unit is known to be mm; if not, it only identifies the grid.
+        lies: of a single slice, the affine of its file: a label must lie where its image does.
     """
 
     values: np.ndarray
@@ -58,14 +60,14 @@ class Scan:
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says of itself before its voxels are read.
+    """The properties of an image file that are known before its voxels are read.
 
     Attributes:
         channels: of the image.
         grid: two or three sizes, as those of its `Scan`.
-        affine: as that of its `Scan`; None also where only reading all slices would tell.
+        affine: as that of its `Scan`; None also if it depends on slices that were not read.
         spaced: whether a voxel's size in mm is known.
-        placed: whether the file lies in space; pictures do not.
+        placed: whether the file has a position in space; pictures do not.
     """
 
     channels: int
@@ -76,10 +78,10 @@ class Header:
 
 
 def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
-    """The reader for a file that is no DICOM; `colours` turns palettes into colours.
+    """The reader for a file other than DICOM; `colours` turns palettes into colours.
 
     Raises:
-        DataError: its kind is not known.
+        DataError: the format is unknown.
     """
     name = path.name.lower()
     if name.endswith(FLAT):
@@ -88,15 +90,13 @@ def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
         if name.endswith(endings):
             return reader
     raise DataError(
-        f"files called *{path.suffix or path.name} are not read",
+        f"unknown image format *{path.suffix or path.name}",
         where=str(path),
         remedy=f"use a folder of DICOM files, or one of {' '.join((*NIFTI, *ITK, *FLAT))}",
     )
 
 
 def _read_nifti(path: Path) -> Scan:
-    import nibabel as nib
-
     image = nib.load(path)
     values = np.asanyarray(image.dataobj)
     if values.ndim > 3:  # channels come last; a fifth axis holds vectors
@@ -112,8 +112,6 @@ def _read_nifti(path: Path) -> Scan:
 
 def nifti_header(path: Path) -> Header:
     """The header of a NIfTI file."""
-    import nibabel as nib
-
     image = nib.load(path)
     sizes = (*image.shape, *(1,) * (3 - len(image.shape)))
     affine, _, in_mm = _nifti_place(image)
@@ -124,11 +122,11 @@ def nifti_header(path: Path) -> Header:
 
 
 def _nifti_place(image: Any) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
-    """(affine in mm or None, affine as it stands or None, whether mm is more than a guess)."""
+    """(affine in mm or None, affine as stored or None, whether the unit is known to be mm)."""
     affine = np.asarray(image.affine, dtype=np.float64)
     coded = bool(int(image.header["qform_code"]) or int(image.header["sform_code"]))
-    # Many tools leave the unit out, so it alone means nothing; but an affine that is the identity
-    # is mostly no measurement.
+    # Many tools leave the unit out, so a missing unit means nothing; but an identity affine is
+    # rarely a measurement.
     unit = image.header.get_xyzt_units()[0]
     named = unit != "unknown"
     measured = coded and not np.array_equal(affine, np.eye(4))
@@ -138,15 +136,11 @@ def _nifti_place(image: Any) -> tuple[np.ndarray | None, np.ndarray | None, bool
 
 
 def _read_itk(path: Path) -> Scan:
-    import SimpleITK
-
     return from_itk(SimpleITK.ReadImage(str(path)))
 
 
 def from_itk(image: Any) -> Scan:
-    """An image of SimpleITK's, from LPS to RAS."""
-    import SimpleITK
-
+    """A SimpleITK image, turned from LPS to RAS."""
     dimension = _dimension(image)
     array = SimpleITK.GetArrayFromImage(image)  # z, y, x and channels last
     several = image.GetNumberOfComponentsPerPixel() > 1
@@ -162,8 +156,6 @@ def from_itk(image: Any) -> Scan:
 
 def itk_header(path: Path) -> Header:
     """The header of a file that SimpleITK reads."""
-    import SimpleITK
-
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
@@ -183,18 +175,16 @@ def _dimension(image: Any) -> int:
 
 
 def _itk_place(image: Any) -> tuple[np.ndarray, bool]:
-    """The affine in RAS of an image or its reader, and whether it can be meant in mm."""
+    """The affine in RAS of an image or its reader, and whether its unit can be mm."""
     affine = np.eye(4)
     direction = np.array(image.GetDirection()).reshape(3, 3)
     affine[:3, :3] = direction * np.array(image.GetSpacing())
     affine[:3, 3] = image.GetOrigin()
-    # Without a word on space these formats say: 1, at the origin.
+    # A file without spacing and origin has 1 and 0 in these formats.
     return _LPS_TO_RAS @ affine, not np.array_equal(affine, np.eye(4))
 
 
 def _read_flat(path: Path, *, colours: bool) -> Scan:
-    from PIL import Image, ImageOps
-
     with Image.open(path) as opened:
         pages = getattr(opened, "n_frames", 1)
         if pages > 1:
@@ -220,5 +210,5 @@ def plain(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiu":
         raise ValueError(f"it holds {values.dtype}, not numbers")
     kind = np.float32 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and that is told
+    with np.errstate(over="ignore"):  # overflow becomes infinite, which is refused later
         return np.ascontiguousarray(values, dtype=kind)

@@ -1,7 +1,6 @@
-"""A pipeline in plain values: what a stranger needs to feed the network and to read its output.
+"""A pipeline in plain values, so that other software can feed the network and read its output.
 
-Every number comes from the pipeline or from the module that uses it. The words say what that code
-does, so that it can be done elsewhere without this package.
+Every number comes from the pipeline or from the module that uses it; the rules describe that code.
 """
 
 from __future__ import annotations
@@ -31,11 +30,16 @@ SPATIAL = {2: ("rows", "columns"), 3: ("right", "anterior", "superior")}
 FLOOR = 1e-3  # smallest weight of a voxel in a window
 SAME = 1e-3  # mm that a spacing may lie off the wanted one
 STAYS = 1e-8  # new voxels that a corner may lie before the first
+ROUNDED = {
+    "step": "round",
+    "to": np.dtype(STORED).name,
+    "rule": "rounded to this type and back to float32, as the network was trained",
+}
 WRITTEN = f"the voxels other than 0, or all of them if {100 * FEW:g} % or fewer are other than 0"
 
 
 def recipe(how: Pipeline, channels: int, classes: Sequence[str]) -> Values:
-    """How an image becomes the network's input, and the network's output a label.
+    """The steps from an image to the network's input, and from its output to a label.
 
     Args:
         how: the pipeline.
@@ -53,7 +57,7 @@ def recipe(how: Pipeline, channels: int, classes: Sequence[str]) -> Values:
             "multiple_of": shrinks(how),
             "image": _image(how),
         },
-        "steps": [*_axes(how), *_spacing(how), *_crop(how), _intensities(how), _rounding()],
+        "steps": [*_grid(how), _intensities(how), ROUNDED],
         "windows": _windows(how),
         "output": {
             "name": "logits",
@@ -69,7 +73,7 @@ def recipe(how: Pipeline, channels: int, classes: Sequence[str]) -> Values:
 
 
 def shrinks(how: Pipeline) -> list[int]:
-    """What the network shrinks each axis by: sizes of its input are multiples of it."""
+    """The factor by which the network shrinks each axis; input sizes are multiples of it."""
     return [math.prod(step[axis] for step in how.shrinking) for axis in range(how.axes)]
 
 
@@ -85,55 +89,40 @@ def _image(how: Pipeline) -> str:
     )
 
 
-def _axes(how: Pipeline) -> list[Values]:
-    if how.axes == 2:
-        return []
-    return [
-        {
-            "step": "orientation",
-            "to": AXES,
-            "rule": "axes are swapped and flipped, without interpolation, to run nearest to right, "
-            "anterior, superior; a volume whose file has no affine is left as it is",
-        }
-    ]
-
-
-def _spacing(how: Pipeline) -> list[Values]:
-    if how.spacing == "keep":
-        return []
-    return [
-        {
-            "step": "spacing",
-            "mm": list(how.spacing),
-            "interpolation": "linear",
-            "outside": "nearest voxel",
-            "same_within": SAME,
-            "first_stays_within": STAYS,
-            "rule": "a spacing that differs by no more than same_within is left as it is. Axes "
-            "keep their directions, made orthogonal one after another where they are not. Sizes "
-            "are round(extent + 1), half to even, the extent being how far the centres of voxels "
-            "reach in new voxels. The centre of the first voxel stays where it is if no corner "
-            "lies before it by more than first_stays_within new voxels along an axis, as happens "
-            "by rounding of oblique affines; else size / 2 stays where it is",
-            "reference": "monai.transforms.Spacing, mode bilinear, padding_mode border, "
-            "align_corners False, dtype float32",
-        }
-    ]
-
-
-def _crop(how: Pipeline) -> list[Values]:
-    if not how.crop:
-        return []
+def _grid(how: Pipeline) -> list[Values]:
+    """The steps that change the grid: orientation, spacing, crop."""
     above = how.normalise == "window"
-    return [
-        {
-            "step": "crop",
-            "keep": "above" if above else "other than",
-            "value": how.window[0] if above else 0.0,
-            "rule": "the smallest box with every voxel kept in any channel, before intensities are "
-            "normalised; the whole image where there is none",
-        }
-    ]
+    orientation = {
+        "step": "orientation",
+        "to": AXES,
+        "rule": "axes are swapped and flipped, without interpolation, to run nearest to right, "
+        "anterior, superior; a volume whose file has no affine is left as it is",
+    }
+    spacing = {
+        "step": "spacing",
+        "mm": [] if how.spacing == "keep" else list(how.spacing),
+        "interpolation": "linear",
+        "outside": "nearest voxel",
+        "same_within": SAME,
+        "first_stays_within": STAYS,
+        "rule": "a spacing that differs by no more than same_within is left as it is. Axes "
+        "keep their directions, made orthogonal one after another where they are not. Sizes "
+        "are round(extent + 1), half to even, the extent being how far the centres of voxels "
+        "reach in new voxels. The centre of the first voxel stays where it is if no corner "
+        "lies before it by more than first_stays_within new voxels along an axis, as happens "
+        "by rounding of oblique affines; else size / 2 stays where it is",
+        "reference": "monai.transforms.Spacing, mode bilinear, padding_mode border, "
+        "align_corners False, dtype float32",
+    }
+    crop = {
+        "step": "crop",
+        "keep": "above" if above else "other than",
+        "value": how.window[0] if above else 0.0,
+        "rule": "the smallest box with every voxel kept in any channel, before intensities are "
+        "normalised; the whole image where there is none",
+    }
+    used = ((orientation, how.axes == 3), (spacing, how.spacing != "keep"), (crop, how.crop))
+    return [step for step, needed in used if needed]
 
 
 def _intensities(how: Pipeline) -> Values:
@@ -163,14 +152,6 @@ def _intensities(how: Pipeline) -> Values:
         "narrowest": NARROWEST,
         "clip": list(LIMITS[how.normalise]),
         "rule": "channel by channel: clip((value - zero) / max(one - zero, narrowest))",
-    }
-
-
-def _rounding() -> Values:
-    return {
-        "step": "round",
-        "to": np.dtype(STORED).name,
-        "rule": "rounded to this type and back to float32, as the network was trained",
     }
 
 

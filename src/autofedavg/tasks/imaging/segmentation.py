@@ -1,4 +1,4 @@
-"""Segmentation with MONAI: what every image task trains and is scored by.
+"""Segmentation with MONAI: network, loss, training crops and scores of every image task.
 
 Crops balanced between the classes and background, flips, intensity shift | U-Net, Dice loss |
 sliding window -> probabilities back on the file's own grid -> Dice per case and class.
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,10 +23,9 @@ from torch import Tensor, nn
 from autofedavg.core.problem import CaseScore
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Loss, Training
-from autofedavg.tasks.imaging.casefolder import Prepared
+from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
-from autofedavg.tasks.imaging.prefetch import ahead
 
 with warnings.catch_warnings():
     # MONAI warns of optional packages while it is imported.
@@ -31,8 +34,9 @@ with warnings.catch_warnings():
     from monai.networks.nets import BasicUNet, UNet
 
 Batch = tuple[Tensor, Tensor]
+Item = TypeVar("Item")
 SHIFTED = 0.5  # of crops have their intensity shifted, as in the same group's lesion model
-TRIES = 20  # draws of a background voxel before a crop is centred anywhere
+TRIES = 20  # draws of a background voxel before any voxel is taken
 
 
 def network(how: Pipeline, channels: int = 1, classes: int = 1) -> nn.Module:
@@ -43,10 +47,7 @@ def network(how: Pipeline, channels: int = 1, classes: int = 1) -> nn.Module:
         made = BasicUNet(**common, features=how.channels)
     else:
         made = UNet(
-            **common,
-            channels=how.channels,
-            strides=how.shrinking,
-            num_res_units=how.residual_units,
+            **common, channels=how.channels, strides=how.shrinking, num_res_units=how.residual_units
         )
     return made
 
@@ -65,21 +66,21 @@ def _loss(criterion: Callable[[Tensor, Tensor], Tensor], net: nn.Module, batch: 
 
 
 class SegmentationSite:
-    """One site's cases as a client sees them.
+    """A site's prepared cases as the data of a client.
 
     Args:
         site: its name.
         cases: its prepared cases by split.
         how: the pipeline.
         classes: the names of the classes; a single one needs no name in the scores.
-        share: of a device's memory that this site may fill, so that all sites find room.
+        share: of a device's memory that this site may use.
         mirrored: splits whose labels are mirrored along the first axis.
     """
 
     def __init__(
         self,
         site: str,
-        cases: Mapping[str, Sequence[Prepared]],
+        cases: Mapping[str, Sequence[PreparedCase]],
         how: Pipeline,
         classes: Sequence[str] = ("foreground",),
         share: float = 1.0,
@@ -93,7 +94,7 @@ class SegmentationSite:
         return {split: len(cases) for split, cases in self._cases.items()}
 
     def settle(self, device: torch.device) -> None:
-        """Moves cases held in memory to the network's device, into its share of half of it."""
+        """Moves held cases to the device, up to the site's share of half its free memory."""
         room = math.inf
         if device.type == "cuda":
             room = self._share * torch.cuda.mem_get_info(device)[0] / 2
@@ -113,9 +114,7 @@ class SegmentationSite:
         )
         return ahead(jobs, self._ahead)
 
-    def weight_batch(
-        self, seeds: Seeds, t: int, s: int, split: str, batch_size: int
-    ) -> tuple[Tensor, Tensor]:
+    def weight_batch(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> Batch:
         random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
         picks = random.randint(len(self._cases[split]), size=batch_size)
         return self._batch(split, picks, random, augment=False)
@@ -134,12 +133,12 @@ class SegmentationSite:
             scores.append(CaseScore(case.case, "label_voxels", float(original.count_nonzero())))
         return scores
 
-    def predict(self, network: nn.Module, case: Prepared) -> Tensor:
+    def predict(self, network: nn.Module, case: PreparedCase) -> Tensor:
         """The predicted class of every voxel of the file's own grid, uint8: 0 for background."""
         return predict(network, case, self._how, len(self._classes))
 
     def _picks(self, seeds: Seeds, t: int, training: Training) -> Iterator[np.ndarray]:
-        """Which cases each batch of a round holds: random ones, or whole passes in random order."""
+        """The cases of each batch of a round: random draws, or whole passes in random order."""
         random = seeds.numpy(self.site, Purpose.TRAIN_BATCHES, t)
         n, size = len(self._cases["train"]), training.batch_size
         for _ in range(training.iterations):
@@ -158,7 +157,7 @@ class SegmentationSite:
         return torch.stack(images), torch.stack(labels)
 
     def _crop(
-        self, case: Prepared, random: np.random.RandomState, augment: bool, mirrored: bool
+        self, case: PreparedCase, random: np.random.RandomState, augment: bool, mirrored: bool
     ) -> Batch:
         how = self._how
         centre = self._centre(case, random)
@@ -183,8 +182,8 @@ class SegmentationSite:
                 image = image + random.uniform(-how.shift, how.shift)
         return image, label
 
-    def _centre(self, case: Prepared, random: np.random.RandomState) -> tuple[int, ...]:
-        """A voxel of some class, every class as likely as the others, or one of background."""
+    def _centre(self, case: PreparedCase, random: np.random.RandomState) -> tuple[int, ...]:
+        """The centre of a crop: a voxel of a random class (all equally likely), or background."""
         if random.random_sample() < self._how.foreground:
             known = [found for found in case.centres() if len(found)]
             if known:
@@ -198,7 +197,31 @@ class SegmentationSite:
         return anywhere
 
 
-def _first_axis(case: Prepared) -> int:
+def ahead(jobs: Iterable[Callable[[], Item]], count: int) -> Iterator[Item]:
+    """The results of jobs in order, up to `count` of them computed in advance by a thread.
+
+    MONAI's ThreadBuffer is not used: it ends the iteration when the source raises (decision 56).
+
+    Args:
+        jobs: each returns one item and depends on no other.
+        count: number of items that may wait; 0 computes every item on request.
+    """
+    if not count:
+        yield from (job() for job in jobs)
+        return
+    coming = iter(jobs)
+    pool = ThreadPoolExecutor(1)
+    try:
+        waiting: deque[Future[Item]] = deque(pool.submit(job) for job in islice(coming, count))
+        while waiting:
+            item = waiting.popleft().result()
+            waiting.extend(pool.submit(job) for job in islice(coming, 1))
+            yield item
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _first_axis(case: PreparedCase) -> int:
     """The axis of the file's grid that is the first one of the prepared case."""
     if not case.moved or len(case.size) < 3:
         return 0

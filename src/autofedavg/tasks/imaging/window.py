@@ -1,8 +1,7 @@
 """Sliding windows over an image of any size, slab by slab, so that memory stays small.
 
-The windows, their weights and their average are those of MONAI's `SlidingWindowInferer`; it holds
-the outputs of the whole image, which for a CT are gigabytes, and here only one window's depth of
-them is held at a time.
+Windows, weights and average are those of MONAI's `SlidingWindowInferer`. That class holds the
+outputs of the whole image, gigabytes for a CT; here only one window's depth is held at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ with warnings.catch_warnings():
 
 SIGMA = 0.125  # of a window's size: how fast its weight falls off from its middle
 MOST = 8  # windows that go through the network together,
-AT_ONCE = 2**20  # voxels whose outputs are told together
 VOXELS = {"cpu": 2**18, "cuda": 2**22}  # and about how many voxels
+AT_ONCE = 2**20  # voxels whose outputs are yielded together
 
 
 def stride(roi: Sequence[int], overlap: float) -> tuple[int, ...]:
@@ -90,7 +89,7 @@ def pieces(size: Sequence[int]) -> Iterator[slice]:
 
 
 def _move(held: Tensor, rows: int) -> None:
-    """Rows that further windows reach come first; those after them are empty again."""
+    """Moves the rows that later windows still reach to the front, and clears the others."""
     kept = held.shape[1] - rows
     held[:, :kept] = held[:, rows:].clone()
     held[:, kept:] = 0

@@ -1,1 +1,1 @@
-"""A look at a data list: sites side by side, oddities, one page."""
+"""Inspection of a data list: comparison of sites, oddities, one page."""

@@ -1,8 +1,9 @@
-"""Sites side by side: what each one looks like, and how far apart they lie."""
+"""A summary of every site, and the shifts between sites."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,15 +12,15 @@ import numpy as np
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
 
-# The outermost measured percentiles that single odd voxels do not reach.
+# The outermost percentiles that do not depend on single voxels.
 LOW = float(min(level for level in LEVELS if level >= 0.5))
 HIGH = float(max(level for level in LEVELS if level <= 99.5))
-FAR = 0.5  # of the common spread: intensities that lie further apart are told in words
-LARGER = {"voxels are": 1.5, "labels are": 3.0}  # ratios that are told in words
+FAR = 0.5  # of the common spread: larger shifts of intensities are reported
+LARGER = {"voxels are": 1.5, "labels are": 3.0}  # ratios that are reported
 
 
-class Spread(NamedTuple):
-    """The middle and the ends of some numbers."""
+class MedianRange(NamedTuple):
+    """Median, minimum and maximum of some numbers."""
 
     median: float
     low: float
@@ -53,14 +54,14 @@ class CaseLine(NamedTuple):
             return None
         return self.label_voxels * float(np.prod(self.facts.spacing)) / 1000
 
-    def intensities(self, channel: int) -> Spread:
+    def intensities(self, channel: int) -> MedianRange:
         """Median and outer percentiles of a channel."""
         low, middle, high = np.interp((LOW, 50, HIGH), LEVELS, self.facts.percentiles[channel])
-        return Spread(float(middle), float(low), float(high))
+        return MedianRange(float(middle), float(low), float(high))
 
 
 class SiteFacts(NamedTuple):
-    """One site, summed up.
+    """The summary of one site.
 
     Attributes:
         splits: split -> cases.
@@ -75,12 +76,12 @@ class SiteFacts(NamedTuple):
     cases: int
     patients: int
     splits: dict[str, int]
-    grid: tuple[Spread, ...]
-    spacing: tuple[Spread, ...] | None
-    intensities: list[Spread]
+    grid: tuple[MedianRange, ...]
+    spacing: tuple[MedianRange, ...] | None
+    intensities: list[MedianRange]
     shares: dict[str, float]
-    label_voxels: Spread
-    label_ml: Spread | None
+    label_voxels: MedianRange
+    label_ml: MedianRange | None
 
 
 class Histogram(NamedTuple):
@@ -92,30 +93,27 @@ class Histogram(NamedTuple):
 
     @property
     def top(self) -> float:
-        """Share that is drawn at full height: air around a body would make all else flat."""
+        """The share at full height; bars of air, far higher than the others, are cut."""
         known = [share for shares in self.shares.values() for share in shares]
         usual = 1.25 * float(np.percentile(known, 90))
         return min(max(known), usual) if usual > 0 else max(known)
 
 
 class Shift(NamedTuple):
-    """How far the sites' intensities of one channel lie apart, as stored and normalised."""
+    """Distances between the sites' intensities of one channel, as stored and normalised."""
 
     before: list[list[float]]
     after: list[list[float]]
 
 
-def spread(values: Iterable[float]) -> Spread:
-    """The spread of some numbers; there is at least one."""
+def spread(values: Iterable[float]) -> MedianRange:
+    """Median, minimum and maximum of at least one number."""
     known = [float(value) for value in values]
-    return Spread(statistics.median(known), min(known), max(known))
+    return MedianRange(statistics.median(known), min(known), max(known))
 
 
 def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
-    """Sums up the cases of one site."""
-    splits: dict[str, int] = {}
-    for case in cases:
-        splits[case.split] = splits.get(case.split, 0) + 1
+    """The summary of one site."""
     facts = [case.facts for case in cases]
     spacings = [fact.spacing for fact in facts if fact.spacing is not None]
     known = len(spacings) == len(facts)
@@ -123,11 +121,11 @@ def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
     intensities = []
     for channel in range(facts[0].channels):
         seen = [case.intensities(channel) for case in cases]
-        intensities.append(Spread(*(float(v) for v in np.median(np.array(seen), axis=0))))
+        intensities.append(MedianRange(*(float(v) for v in np.median(np.array(seen), axis=0))))
     return SiteFacts(
         len(cases),
         len({case.patient for case in cases}),
-        splits,
+        dict(Counter(case.split for case in cases)),
         tuple(spread(sizes) for sizes in zip(*(fact.grid for fact in facts), strict=True)),
         tuple(spread(sizes) for sizes in zip(*spacings, strict=True)) if known else None,
         intensities,
@@ -138,10 +136,10 @@ def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
 
 
 def normalised(seen: Fingerprint, how: Pipeline) -> Fingerprint:
-    """The same cases with their intensities as the network will see them.
+    """The same cases with normalised intensities.
 
-    Normalising maps every intensity of a case by a rising function, so percentiles map to
-    percentiles. Resampling and cropping, which move them a little, are left out.
+    Normalising maps the intensities of a case by a rising function, so percentiles map to
+    percentiles. The small effect of resampling and cropping is left out.
     """
     return Fingerprint(
         {
@@ -166,7 +164,7 @@ def _mapped(case: CaseFacts, channel: int, how: Pipeline) -> list[float]:
 
 
 def shifts(before: Fingerprint, after: Fingerprint) -> list[Shift]:
-    """Per channel, how far the sites lie apart."""
+    """The distances between sites, per channel."""
     return [
         Shift(before.shift(channel)[1].tolist(), after.shift(channel)[1].tolist())
         for channel in range(before.channels)
@@ -174,7 +172,7 @@ def shifts(before: Fingerprint, after: Fingerprint) -> list[Shift]:
 
 
 def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
-    """Every site's intensities, each case with equal weight; the outermost are left out."""
+    """Every site's intensities between the outer percentiles, each case with equal weight."""
     ends = {
         site: np.median([np.interp((LOW, HIGH), LEVELS, c.percentiles[channel]) for c in cases], 0)
         for site, cases in seen.sites.items()
@@ -197,27 +195,27 @@ def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
 def differences(
     sites: Mapping[str, SiteFacts], shift: Sequence[Shift], normalise: str
 ) -> list[str]:
-    """What sets sites apart, in words."""
+    """Sentences on the differences between sites."""
     names = list(sites)
     if len(names) < 2:
         return ["There is one site, so there is nothing to compare."]
-    told = [
+    said = [
         sentence
         for channel, found in enumerate(shift)
         for sentence in _far(
             names, found, normalise, f" of channel {channel + 1}" * (len(shift) > 1)
         )
     ]
-    if not told:
-        told.append(f"No site's intensities lie far from the others' (further than {FAR}).")
+    if not said:
+        said.append(f"No site's intensities lie far from the others' (further than {FAR}).")
     sizes = {
         name: float(np.prod([axis.median for axis in site.spacing or ()]))
         for name, site in sites.items()
     }
     if all(site.spacing is not None for site in sites.values()):
-        told += _larger(sizes, "voxels are")
-    told += _larger({name: _label_size(sites, name) for name in names}, "labels are")
-    return told
+        said += _larger(sizes, "voxels are")
+    said += _larger({name: _label_size(sites, name) for name in names}, "labels are")
+    return said
 
 
 def _label_size(sites: Mapping[str, SiteFacts], name: str) -> float:
@@ -229,26 +227,26 @@ def _label_size(sites: Mapping[str, SiteFacts], name: str) -> float:
 def _far(names: Sequence[str], shift: Shift, normalise: str, what: str) -> list[str]:
     before, after = _typical(shift.before), _typical(shift.after)
     far = [k for k, distance in enumerate(before) if distance >= FAR]
-    told = []
+    said = []
     if len(far) > len(names) / 2:
         worst, left = max(before), max(after)
-        told.append(
+        said.append(
             f"Most sites' intensities{what} lie far apart as stored (up to {worst:.2f} from the "
             f"others); after {normalise} {_remains(left)}."
         )
     else:
-        told += [
+        said += [
             f"The intensities{what} of {names[k]} lie far from the other sites' as stored "
             f"({before[k]:.2f}); after {normalise} {_remains(after[k])}."
             for k in far
         ]
-    told += [
+    said += [
         f"The intensities{what} of {names[k]} lie far from the other sites' after {normalise} "
         f"({distance:.2f}), though not as stored ({before[k]:.2f})."
         for k, distance in enumerate(after)
         if distance >= FAR and k not in far
     ]
-    return told
+    return said
 
 
 def _remains(distance: float) -> str:
@@ -264,11 +262,11 @@ def _typical(table: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _larger(sizes: Mapping[str, float], what: str) -> list[str]:
-    told = []
+    said = []
     for name, size in sizes.items():
         usual = statistics.median(other for site, other in sizes.items() if site != name)
         if min(size, usual) > 0 and max(size, usual) / min(size, usual) >= LARGER[what]:
             word = "larger" if size > usual else "smaller"
             ratio = max(size, usual) / min(size, usual)
-            told.append(f"The {what} {ratio:.1f} times {word} at {name} than usual elsewhere.")
-    return told
+            said.append(f"The {what} {ratio:.1f} times {word} at {name} than usual elsewhere.")
+    return said

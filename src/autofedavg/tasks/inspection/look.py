@@ -1,4 +1,4 @@
-"""A look at a data list before anything is learned from it: do sites differ, is anything odd?"""
+"""Inspection of a data list before training: differences between sites, and oddities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from autofedavg.core.errors import DataError
 from autofedavg.core.settings import origins
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.preparation import Case
-from autofedavg.tasks.inspection import page as paper
 from autofedavg.tasks.inspection import text as words
 from autofedavg.tasks.inspection.comparison import (
     HIGH,
@@ -26,11 +25,10 @@ from autofedavg.tasks.inspection.comparison import (
     shifts,
     site_facts,
 )
+from autofedavg.tasks.inspection.html_page import Example, choose, example, page
 from autofedavg.tasks.inspection.oddities import oddities
-from autofedavg.tasks.inspection.pictures import Example, choose, example
-from autofedavg.tasks.inspection.tables import case_values, site_values, write_table
 from autofedavg.tasks.lists.fingerprint import CaseFacts
-from autofedavg.tasks.lists.listing import Entry
+from autofedavg.tasks.lists.listing import ListedCase
 from autofedavg.tasks.lists.splits import Split
 from autofedavg.tasks.lists.task import Datalist
 
@@ -46,17 +44,17 @@ class Histograms(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """The result of an inspection.
 
     Attributes:
-        task: the task, every setting worked out.
+        task: the task, with all settings resolved.
         cases: every site's cases with their measured facts.
-        sites: every site, summed up.
+        sites: the summary of every site.
         histograms: per channel.
-        shifts: per channel, how far the sites lie apart.
-        differences: what sets sites apart, in words.
-        oddities: what is worth a look.
-        settings: (path, value, origin, help) of the settings that come from the data.
+        shifts: per channel, the distances between sites.
+        differences: sentences on the differences between sites.
+        oddities: sentences on what is worth a look.
+        settings: (path, value, origin, help) of the settings derived from the data.
     """
 
     task: Datalist
@@ -70,7 +68,7 @@ class Inspection:
 
     @property
     def name(self) -> str:
-        """The list's."""
+        """The name of the list."""
         return self.task.listing.path.name
 
     @property
@@ -112,15 +110,11 @@ class Inspection:
                 {"path": path, "value": _plain(value), "origin": origin, "help": help}
                 for path, value, origin, help in self.settings
             ],
-            "cases": [case_values(line, self.classes) for line in self._lines()],
+            "cases": [words.case_values(line, self.classes) for line in self._lines()],
         }
 
     def examples(self) -> list[Example]:
-        """Pictures of two or three cases of every site.
-
-        Raises:
-            DataError: their files cannot be read any more.
-        """
+        """Pictures of up to three cases of every site; raises DataError if files have changed."""
         found = []
         for site, entries in self.task.listing.sites().items():
             files = {entry.case: entry for entry in entries}
@@ -135,21 +129,21 @@ class Inspection:
         """Writes inspection.html, inspection.json, sites.csv and cases.csv.
 
         Raises:
-            DataError: the folder cannot be written, or files cannot be read any more.
+            DataError: the folder cannot be written, or image files have changed.
         """
-        page = paper.page(self, self.examples())
+        html = page(self, self.examples())
         values = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
-        site_rows = [site_values(site, facts) for site, facts in self.sites.items()]
-        case_rows = [case_values(line, self.classes) for line in self._lines()]
+        site_rows = [words.site_values(site, facts) for site, facts in self.sites.items()]
+        case_rows = [words.case_values(line, self.classes) for line in self._lines()]
         paths = [
             folder / n for n in ("inspection.html", "inspection.json", "sites.csv", "cases.csv")
         ]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            paths[0].write_text(page, encoding="utf-8")
+            paths[0].write_text(html, encoding="utf-8")
             paths[1].write_text(values, encoding="utf-8")
-            write_table(paths[2], site_rows)
-            write_table(paths[3], case_rows)
+            words.write_table(paths[2], site_rows)
+            words.write_table(paths[3], case_rows)
         except OSError as error:
             raise DataError(
                 f"the inspection cannot be written: {error.strerror or error}",
@@ -163,14 +157,14 @@ class Inspection:
 
 
 def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
-    """Looks at the data of a task.
+    """Inspects the data of a task.
 
     Args:
         task: the data list with the settings a study would give it.
         progress: called with (what, done, total) while cases are measured for the first time.
 
     Raises:
-        DataError: the list or its files cannot be used; everything wrong is told.
+        DataError: the list or its files cannot be used; the error lists every problem.
     """
     task = _first_fold(task)
     seen = task.fingerprint(progress)
@@ -203,7 +197,7 @@ def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
 
 
 def _first_fold(task: Datalist) -> Datalist:
-    """A list in folds is shown with the splits of its first one: none are to be drawn."""
+    """Shows a list in folds with the splits of its first fold; none are drawn."""
     folds = {entry.fold for entry in task.listing.entries}
     crossed = task.fold < 0 and None not in folds and len(folds) > 2
     return task.model_copy(update={"fold": 0}) if crossed else task
@@ -219,7 +213,7 @@ def _worked_out(task: Datalist) -> list[tuple[str, Any, str, str]]:
 
 
 def _splits(task: Datalist) -> tuple[Split, list[str]]:
-    """The splits; where there can be none, empty ones, and why."""
+    """The splits; if the list cannot be split, empty ones and the reason."""
     try:
         return task.splits, []
     except DataError as error:
@@ -227,7 +221,7 @@ def _splits(task: Datalist) -> tuple[Split, list[str]]:
         return none, [f"no splits, so a study will refuse this list: {error}"]
 
 
-def _line(entry: Entry, facts: CaseFacts, split: str, task: Datalist) -> CaseLine:
+def _line(entry: ListedCase, facts: CaseFacts, split: str, task: Datalist) -> CaseLine:
     counted = {
         name: sum(facts.voxels.get(value, 0) for value in values)
         for name, values in task.classes.items()

@@ -1,4 +1,4 @@
-"""What is odd about data, so that somebody looks at it before a network does."""
+"""Oddities of a data list that are worth a look before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofedavg.tasks.lists.splits import THREE
 
 FEW = 5  # patients
 ROBUST_Z = 6.0
-LEAST = 0.05  # of the median: the spread counts as no smaller, or a nearly constant site is all odd
+LEAST = 0.05  # of the median: smallest spread, so that nearly constant sites are not all odd
 SIGMA = 1.4826  # a normal distribution's standard deviation in units of its MAD
 
 

@@ -1,20 +1,22 @@
-"""An inspection in words and tables, for terminals; its rows are shared with the page."""
+"""An inspection as text for terminals, and as tables for the page and for CSV files."""
 
 from __future__ import annotations
 
+import csv
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autofedavg.core.errors import printable
 from autofedavg.tasks.imaging.prepared import SPLITS
-from autofedavg.tasks.inspection.comparison import HIGH, LOW, Spread
+from autofedavg.tasks.inspection.comparison import HIGH, LOW, CaseLine, MedianRange, SiteFacts
 
 if TYPE_CHECKING:
     from autofedavg.tasks.inspection.look import Inspection
 
 BARS = " ▁▂▃▄▅▆▇█"
-MOST = 20  # oddities told in full
+MOST = 20  # oddities listed in full
 WIDEST = 26  # letters of a site's name
 SHIFT_MEANS = (
     "How far two sites' intensities lie apart (Wasserstein distance over the common spread). "
@@ -32,7 +34,7 @@ Row = tuple[str, list[str]]
 
 
 def text(found: Inspection, width: int) -> str:
-    """All of an inspection but its pictures."""
+    """An inspection without its pictures."""
     parts = [headline(found), "", *_table(site_rows(found), [*found.sites], width)]
     parts += _wrapped([SITES_MEAN], width)
     for channel in range(len(found.shifts)):
@@ -102,22 +104,22 @@ def matrices(found: Inspection, channel: int) -> list[tuple[str, list[list[str]]
 
 
 def setting_rows(found: Inspection) -> list[tuple[str, str, str]]:
-    """(path, value, why) of the settings that come from the data."""
+    """(path, value, origin) of the settings derived from the data."""
     return [(path, _plain(value), origin) for path, value, origin, _ in found.settings]
 
 
 def channel_name(found: Inspection, channel: int) -> str:
-    """What is said behind a title where there are several channels."""
+    """The suffix of a title if there are several channels."""
     return f", channel {channel + 1}" if len(found.shifts) > 1 else ""
 
 
 def number(value: float) -> str:
-    """A number as people write it: three digits, or all before the point."""
+    """A number with three digits, or all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def headline(found: Inspection) -> str:
-    """How much there is, in one line."""
+    """The numbers of cases and sites, in one line."""
     cases = sum(site.cases for site in found.sites.values())
     left = f", {found.unlabelled} without a label left out" if found.unlabelled else ""
     sites = f"{len(found.sites)} site{'s' * (len(found.sites) != 1)}"
@@ -131,12 +133,12 @@ def _cells(table: Sequence[Sequence[float]]) -> list[list[str]]:
     ]
 
 
-def _spread(known: Spread) -> str:
+def _spread(known: MedianRange) -> str:
     middle, low, high = map(number, known)
     return middle if low == high else f"{middle} ({low}..{high})"
 
 
-def _label_rows(unit: str, sizes: Sequence[Spread | None]) -> list[Row]:
+def _label_rows(unit: str, sizes: Sequence[MedianRange | None]) -> list[Row]:
     return [
         (f"label, {unit}", ["unknown" if s is None else number(s.median) for s in sizes]),
         (
@@ -167,7 +169,7 @@ def _sparks(found: Inspection, channel: int, width: int) -> list[str]:
 
 
 def _table(rows: Sequence[Row], head: Sequence[str] | None, width: int) -> list[str]:
-    """Columns side by side; as many as fit, then the others below."""
+    """As many columns side by side as fit, then the others below."""
     rows = rows if head is None else [("", [*head]), *rows]
     shown = [(_short(what), [_short(cell) for cell in cells]) for what, cells in rows]
     first = max(len(what) for what, _ in shown)
@@ -202,3 +204,58 @@ def _wrapped(sentences: Iterable[str], width: int, mark: str = "") -> list[str]:
             subsequent_indent="  " + " " * len(mark),
         )
     ]
+
+
+def case_values(line: CaseLine, classes: Sequence[str]) -> dict[str, Any]:
+    """A case as one line of a table."""
+    facts = line.facts
+    values: dict[str, Any] = {
+        "site": line.site,
+        "case": line.case,
+        "patient": line.patient,
+        "split": line.split,
+    }
+    for axis, size in enumerate(facts.grid, 1):
+        values[f"grid_{axis}"] = size
+    for axis in range(len(facts.grid)):
+        values[f"spacing_{axis + 1}"] = None if facts.spacing is None else facts.spacing[axis]
+    values["zeros"] = facts.zeros
+    for channel, (mean, deviation) in enumerate(facts.moments):
+        mark = f"_channel_{channel + 1}" if facts.channels > 1 else ""
+        seen = line.intensities(channel)
+        values[f"intensity_{LOW:g}{mark}"] = seen.low
+        values[f"intensity_50{mark}"] = seen.median
+        values[f"intensity_{HIGH:g}{mark}"] = seen.high
+        values[f"bright_mean{mark}"], values[f"bright_deviation{mark}"] = mean, deviation
+    for name in classes:
+        values[f"voxels_{name}"] = line.voxels[name]
+    values["label_voxels"], values["label_ml"] = line.label_voxels, line.label_ml
+    return values
+
+
+def site_values(site: str, facts: SiteFacts) -> dict[str, Any]:
+    """A site as one line of a table."""
+    values: dict[str, Any] = {"site": site, "cases": facts.cases, "patients": facts.patients}
+    values |= {split: facts.splits.get(split, 0) for split in SPLITS}
+    spreads: dict[str, MedianRange | None] = {}
+    for axis, sizes in enumerate(facts.grid, 1):
+        spreads[f"grid_{axis}"] = sizes
+    for axis in range(len(facts.grid)):
+        spreads[f"spacing_{axis + 1}"] = None if facts.spacing is None else facts.spacing[axis]
+    spreads |= {"label_voxels": facts.label_voxels, "label_ml": facts.label_ml}
+    for name, known in spreads.items():
+        for part in MedianRange._fields:
+            values[f"{name}_{part}"] = None if known is None else getattr(known, part)
+    for channel, seen in enumerate(facts.intensities):
+        mark = f"_channel_{channel + 1}" if len(facts.intensities) > 1 else ""
+        values |= {f"intensity_{LOW:g}{mark}": seen.low, f"intensity_50{mark}": seen.median}
+        values[f"intensity_{HIGH:g}{mark}"] = seen.high
+    return values | {f"share_{name}": share for name, share in facts.shares.items()}
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes lines with the same keys as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        table = csv.DictWriter(stream, [*rows[0]], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

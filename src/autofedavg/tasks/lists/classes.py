@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from autofedavg.core.errors import DataError
+from autofedavg.tasks.imaging.preparation import few
 from autofedavg.tasks.lists.fingerprint import CaseFacts, Fingerprint
 from autofedavg.tasks.lists.listing import Listing
 
@@ -38,8 +39,8 @@ def found_classes(listing: Listing, seen: Fingerprint) -> dict[str, tuple[int, .
     for one, two in combinations((site for site in own if own[site]), 2):
         if not set(own[one]) & set(own[two]):
             raise DataError(
-                f"the labels of {one} hold {_listed(own[one])}, those of {two} "
-                f"{_listed(own[two])}: no value in common",
+                f"the labels of {one} hold {few(own[one])}, those of {two} "
+                f"{few(own[two])}: no value in common",
                 where=str(listing.path),
                 remedy="say what they mean, e.g. task.classes = { lesion = "
                 f"[{own[one][0]}, {own[two][0]}] }}",
@@ -57,7 +58,7 @@ def refuse_strangers(
     """
     known = {value for values in classes.values() for value in values} | {0}
     wrong = [
-        f"{name}: its label holds {_listed(sorted(set(facts.voxels) - known))}"
+        f"{name}: its label holds {few(sorted(set(facts.voxels) - known))}"
         for name, facts in _cases(listing, seen)
         if set(facts.voxels) - known
     ]
@@ -75,7 +76,3 @@ def _cases(listing: Listing, seen: Fingerprint) -> Iterator[tuple[str, CaseFacts
     for site, entries in listing.sites().items():
         for entry, facts in zip(entries, seen.sites[site], strict=True):
             yield f"{site}/{entry.case}", facts
-
-
-def _listed(values: list[int]) -> str:
-    return ", ".join(map(str, values[:5])) + (", ..." if len(values) > 5 else "")

@@ -10,7 +10,7 @@ from pydantic import ValidationError, model_validator
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import setting
-from autofedavg.tasks.imaging.pipeline import BASIC_UNET, Normalise, Pipeline, Steps
+from autofedavg.tasks.imaging.pipeline import BASIC_UNET, CommonPipeline, Normalise, Pipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint
 
 Auto = Literal["auto"]
@@ -19,7 +19,7 @@ MOST_VOXELS = {2: 256 * 256, 3: 96 * 96 * 96}
 WIDEST = 256
 
 
-class OpenPipeline(Steps):
+class OpenPipeline(CommonPipeline):
     """`Pipeline` with settings that may be left to the data: 'auto'."""
 
     spacing: tuple[float, ...] | Literal["keep"] | Auto = setting(

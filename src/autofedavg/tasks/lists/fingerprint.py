@@ -23,10 +23,11 @@ from scipy import stats
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, writing
-from autofedavg.tasks.imaging.files import Scan, identity, read_label
+from autofedavg.tasks.imaging.files import identity, read_label
 from autofedavg.tasks.imaging.intensities import moments, written
 from autofedavg.tasks.imaging.preparation import Case, load
-from autofedavg.tasks.lists.listing import Entry, Listing
+from autofedavg.tasks.imaging.readers import Scan
+from autofedavg.tasks.lists.listing import ListedCase, Listing
 
 VERSION = 4  # part of every key: raise it whenever the same file is measured otherwise
 LEVELS = tuple(np.linspace(0, 100, 101))
@@ -150,7 +151,7 @@ def _refuse_mixture(listing: Listing, found: Mapping[str, Sequence[CaseFacts]]) 
         )
 
 
-def _tried(entry: Entry, folder: Path) -> CaseFacts | DataError:
+def _tried(entry: ListedCase, folder: Path) -> CaseFacts | DataError:
     try:
         about = [[str(p.absolute()), identity(p)] for p in (*entry.image, entry.label)]
         key = hashlib.sha256(json.dumps([VERSION, about]).encode()).hexdigest()[:24]
@@ -178,7 +179,7 @@ def _restored(known: dict[str, Any]) -> CaseFacts:
     )
 
 
-def _measure(entry: Entry) -> CaseFacts:
+def _measure(entry: ListedCase) -> CaseFacts:
     values, counts = np.unique(read_label(entry.label).values, return_counts=True)
     anything = {"any": tuple(int(value) for value in values if value)}
     image, mask = load(Case(entry.case, "", entry.image, entry.label), anything)

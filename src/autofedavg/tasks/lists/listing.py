@@ -28,7 +28,7 @@ MOST = 20  # problems told in full
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedCase:
     """One line of a data list."""
 
     site: str
@@ -54,13 +54,13 @@ class Listing:
 
     path: Path
     root: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedCase, ...]
     classes: Mapping[str, tuple[int, ...]]
     unlabelled: int = 0
 
-    def sites(self) -> dict[str, list[Entry]]:
+    def sites(self) -> dict[str, list[ListedCase]]:
         """Entries by site, by name."""
-        found: dict[str, list[Entry]] = {}
+        found: dict[str, list[ListedCase]] = {}
         for entry in self.entries:
             found.setdefault(entry.site, []).append(entry)
         return dict(sorted(found.items()))
@@ -94,7 +94,7 @@ def read_listing(path: Path, root: Path, *, allow_outside: bool = False) -> List
     else:
         rows = csv_rows(text, path)
     wrong: list[str] = []
-    entries: list[Entry] = []
+    entries: list[ListedCase] = []
     unlabelled = 0
     for place, row in rows:
         if not row.get("label") and WRONG not in row:
@@ -118,7 +118,7 @@ def read_listing(path: Path, root: Path, *, allow_outside: bool = False) -> List
     return Listing(path, root, tuple(entries), classes, unlabelled)
 
 
-def _entry(row: Mapping[str, Any], root: Path, allow_outside: bool) -> Entry:
+def _entry(row: Mapping[str, Any], root: Path, allow_outside: bool) -> ListedCase:
     if WRONG in row:
         raise ValueError(row[WRONG])
     site, images, label = str(row.get("site", "")).strip(), row["image"], row["label"]
@@ -135,7 +135,7 @@ def _entry(row: Mapping[str, Any], root: Path, allow_outside: bool) -> Entry:
     fold = row.get("fold", "")
     if fold != "" and not str(fold).isdecimal():
         raise ValueError(f"fold {fold!r} is not a number from 0")
-    return Entry(
+    return ListedCase(
         site,
         str(row.get("case", "")).strip(),
         paths,
@@ -156,7 +156,7 @@ def _within(text: str, root: Path, allow_outside: bool) -> Path:
     return path
 
 
-def _with_names(entries: list[Entry], root: Path) -> list[Entry]:
+def _with_names(entries: list[ListedCase], root: Path) -> list[ListedCase]:
     """Cases without a name are called after their file, or its path where names repeat."""
     short = [stem(entry.image[0]) for entry in entries]
     taken = Counter((e.site, e.case or name) for e, name in zip(entries, short, strict=True))
@@ -170,7 +170,7 @@ def _with_names(entries: list[Entry], root: Path) -> list[Entry]:
     return named
 
 
-def _doubles(entries: list[Entry]) -> list[str]:
+def _doubles(entries: list[ListedCase]) -> list[str]:
     """Cases and files that occur twice."""
     wrong = []
     cases: set[tuple[str, str]] = set()

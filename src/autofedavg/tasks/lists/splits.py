@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Purpose, Seeds
-from autofedavg.tasks.lists.listing import Entry, Listing
+from autofedavg.tasks.lists.listing import ListedCase, Listing
 
 Split = dict[str, dict[str, str]]  # site -> case -> train, validation or test
 THREE = ("train", "validation", "test")
@@ -114,7 +114,9 @@ def _drawn(listing: Listing, found: Split, shares: Sequence[float], seed: int) -
     return drawn
 
 
-def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]], shares: Sequence[float]) -> Split:
+def _kept(
+    path: Path, open_sites: Mapping[str, Sequence[ListedCase]], shares: Sequence[float]
+) -> Split:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         kept: Split = content["sites"]
@@ -150,7 +152,7 @@ def _kept(path: Path, open_sites: Mapping[str, Sequence[Entry]], shares: Sequenc
     return kept
 
 
-def _refuse_small(listing: Listing, sites: Mapping[str, Sequence[Entry]]) -> None:
+def _refuse_small(listing: Listing, sites: Mapping[str, Sequence[ListedCase]]) -> None:
     counts = {site: len({entry.patient for entry in entries}) for site, entries in sites.items()}
     small = [f"{site} has {n} patient{'s' * (n != 1)}" for site, n in counts.items() if n < 3]
     if small:
@@ -162,7 +164,7 @@ def _refuse_small(listing: Listing, sites: Mapping[str, Sequence[Entry]]) -> Non
 
 
 def _draw(
-    site: str, entries: Sequence[Entry], shares: Sequence[float], seed: int
+    site: str, entries: Sequence[ListedCase], shares: Sequence[float], seed: int
 ) -> dict[str, str]:
     patients = sorted({entry.patient for entry in entries})
     order = Seeds(seed).numpy(site, Purpose.SPLIT).permutation(len(patients))

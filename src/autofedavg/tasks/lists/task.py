@@ -9,21 +9,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
-from torch import nn
 
 from autofedavg.core.errors import ConfigError, DataError
-from autofedavg.core.problem import LocalData, Problem
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
-from autofedavg.tasks.imaging.casefolder import Prepared
-from autofedavg.tasks.imaging.collection import Collection
-from autofedavg.tasks.imaging.preparation import BACKGROUND, Case
-from autofedavg.tasks.imaging.prepared import SPLITS, Store
-from autofedavg.tasks.imaging.recipe import recipe
-from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
-from autofedavg.tasks.imaging.segmenter import ImageSegmenter
-from autofedavg.tasks.imaging.task import ImageTask
+from autofedavg.tasks.imaging.casefolder import PreparedCase
+from autofedavg.tasks.imaging.pipeline import Pipeline
+from autofedavg.tasks.imaging.preparation import BACKGROUND, Case, Classes
+from autofedavg.tasks.imaging.prepared import SPLITS
+from autofedavg.tasks.imaging.task import CaseFiles, ImageTask, counted
 from autofedavg.tasks.lists.classes import found_classes, refuse_strangers
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
@@ -176,8 +171,10 @@ class Datalist(ImageTask):
     def site_names(self) -> list[str]:
         return [*self.listing.sites()]
 
-    def cases(self) -> dict[str, list[Case]]:
-        """Every site's cases with their files."""
+    def form(self) -> tuple[Pipeline, int, Classes]:
+        return self.pipeline.pipeline(), self.image_channels, self.classes
+
+    def case_files(self, progress: Progress | None = None) -> CaseFiles:
         return {
             site: [
                 Case(e.case, self.splits[site][e.case], e.image, e.label, e.patient)
@@ -186,19 +183,7 @@ class Datalist(ImageTask):
             for site, entries in self.listing.sites().items()
         }
 
-    def problem(self, progress: Progress | None = None) -> Problem:
-        task = self.resolved(progress)
-        how = task.pipeline.pipeline()
-        prepared = task._store().sites(task.cases(), progress)
-        task._check_channels(prepared)
-        names, bad = [*task.classes], task.mirrors(prepared)
-        sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, how, names, 1 / len(prepared), bad[site])
-            for site, cases in prepared.items()
-        }
-        return Problem(task.network, loss(how), sites, steady=True)
-
-    def _check_channels(self, prepared: Mapping[str, Mapping[str, Sequence[Prepared]]]) -> None:
+    def check_prepared(self, prepared: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
         found = {
             case.channels: f"{site}/{case.case}"
             for site, parts in prepared.items()
@@ -212,18 +197,6 @@ class Datalist(ImageTask):
                     where=case,
                     remedy="set it to 0 to have them counted; all images need the same number",
                 )
-
-    def network(self) -> nn.Module:
-        task = self.resolved()
-        return network(task.pipeline.pipeline(), task.image_channels, len(task.classes))
-
-    def segmenter(self) -> ImageSegmenter:
-        task = self.resolved()
-        return ImageSegmenter(task.pipeline.pipeline(), task.image_channels, [*task.classes])
-
-    def preprocessing(self) -> dict[str, Any]:
-        task = self.resolved()
-        return recipe(task.pipeline.pipeline(), task.image_channels, [*task.classes])
 
     def memory(self) -> int:
         spacing = self.resolved().pipeline.spacing
@@ -258,39 +231,21 @@ class Datalist(ImageTask):
                 where=str(self.listing.path),
                 remedy="put them there, or set task.root to the folder the list's paths begin at",
             )
-        counted = self._counted()
         return [self.where()] + [
             f"{site}: " + ", ".join(f"{n} {split}" for split, n in parts.items() if n)
-            for site, parts in counted.items()
+            for site, parts in counted(self.splits).items()
         ]
-
-    def _counted(self) -> dict[str, dict[str, int]]:
-        return {
-            site: {s: [*cases.values()].count(s) for s in SPLITS}
-            for site, cases in self.splits.items()
-        }
-
-    def describe(self) -> dict[str, Any]:
-        task = self.resolved()
-        return {**self.outline(), "content_sha256": task._store().content(task.cases())}
 
     def outline(self) -> dict[str, Any]:
         return {
             "data": self.named(f"data list {self.listing.path.name}"),
-            "cases": self._counted(),
+            "cases": counted(self.splits),
             "split_sha256": split_digest(self.splits),
             "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",
         }
-
-    def collection(self, progress: Progress | None = None) -> Collection:
-        task = self.resolved(progress)
-        return Collection(task.cases(), task.classes, task.pipeline.pipeline(), self.cache)
 
     def _folds(self) -> dict[str, dict[str, str]]:
         return {
             site: {entry.case: str(entry.fold) for entry in entries}
             for site, entries in self.listing.sites().items()
         }
-
-    def _store(self) -> Store:
-        return Store(self.pipeline.pipeline(), self.classes, self.cache, self.hold)

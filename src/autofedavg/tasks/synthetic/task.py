@@ -18,22 +18,16 @@ from typing import Any, ClassVar, Literal
 import nibabel as nib
 import numpy as np
 from pydantic import model_validator
-from torch import nn
 
 from autofedavg.core.errors import DataError
-from autofedavg.core.problem import LocalData, Problem
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, is_folder
-from autofedavg.tasks.imaging.collection import Collection
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import BINARY, Case
-from autofedavg.tasks.imaging.prepared import Store
-from autofedavg.tasks.imaging.recipe import recipe
-from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
+from autofedavg.tasks.imaging.preparation import BINARY, Case, Classes
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
-from autofedavg.tasks.imaging.task import GridTask
+from autofedavg.tasks.imaging.task import CaseFiles, SegmentationTask
 from autofedavg.tasks.synthetic.phantoms import HOSPITALS, VERSION, scan
 
 
@@ -55,7 +49,7 @@ class SyntheticPipeline(Pipeline):
     )
 
 
-class Synthetic(GridTask):
+class Synthetic(SegmentationTask):
     """Lesions in three generated hospitals."""
 
     paths: ClassVar[tuple[str, ...]] = ("cache",)
@@ -108,29 +102,17 @@ class Synthetic(GridTask):
         table = self.split()
         digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
         cases = {s: {k: len(v) for k, v in parts.items()} for s, parts in table.items()}
-        return {"data": self._named(), "cases": cases, "split_sha256": digest}
-
-    def _named(self) -> str:
         size = " x ".join(f"{length:g}" for length in self.extent)
-        return self.named(f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm")
+        named = self.named(f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm")
+        return {"data": named, "cases": cases, "split_sha256": digest}
 
-    def problem(self, progress: Progress | None = None) -> Problem:
-        store = Store(self.pipeline, cache=self.cache)
-        prepared = store.sites(self._cases(progress), progress)
-        bad = self.mirrors(prepared)
-        sites: dict[str, LocalData] = {
-            site: SegmentationSite(
-                site, cases, self.pipeline, share=1 / len(prepared), mirrored=bad[site]
-            )
-            for site, cases in prepared.items()
-        }
-        return Problem(self.network, loss(self.pipeline), sites, steady=True)
+    def form(self) -> tuple[Pipeline, int, Classes]:
+        return self.pipeline, 1, BINARY
 
-    def collection(self, progress: Progress | None = None) -> Collection:
-        return Collection(self._cases(progress), BINARY, self.pipeline, self.cache)
+    def segmenter(self) -> ImageSegmenter:
+        return ImageSegmenter(self.pipeline, 1, ["lesion"])
 
-    def _cases(self, progress: Progress | None) -> dict[str, list[Case]]:
-        """Every site's cases with their files."""
+    def case_files(self, progress: Progress | None = None) -> CaseFiles:
         made = self._generate(progress)
         return {
             site: [
@@ -140,15 +122,6 @@ class Synthetic(GridTask):
             ]
             for site, parts in self.split().items()
         }
-
-    def network(self) -> nn.Module:
-        return network(self.pipeline)
-
-    def segmenter(self) -> ImageSegmenter:
-        return ImageSegmenter(self.pipeline, 1, ["lesion"])
-
-    def preprocessing(self) -> dict[str, Any]:
-        return recipe(self.pipeline, 1, [*BINARY])
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))

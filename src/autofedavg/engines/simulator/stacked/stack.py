@@ -20,7 +20,7 @@ from autofedavg.engines.simulator.stacked.program import Program
 from autofedavg.engines.simulator.stacked.rows import Rows
 from autofedavg.engines.simulator.stacked.schedule import NOBODY, schedule
 from autofedavg.engines.simulator.stacked.weighing import Weighing
-from autofedavg.tasks.cifar.pictures import Shown, Steps
+from autofedavg.tasks.cifar.pictures import BatchPlan, PictureFormat
 
 EMPTY = np.empty(0)
 NO_TABLE = np.empty((0, 0), np.int32)
@@ -32,7 +32,7 @@ class Pictures:
 
     images: Tensor
     labels: Tensor
-    shown: Shown
+    shown: PictureFormat
     starts: Sequence[int]  # where each client's pictures begin
 
 
@@ -77,7 +77,7 @@ class Stack:
         self.scale = 1 / torch.tensor(pictures.shown.std, device=self.device)
         self._held, self._bank = "", self.p[:0]
         self._weighing: tuple[object, Weighing] | None = None
-        self._ready: dict[int, Steps] = {}
+        self._ready: dict[int, BatchPlan] = {}
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self.memory: list[Tensor] = []  # of programs, between layers
         self._beside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ class Stack:
         return self.rows.take(self.p[client])
 
     def train(
-        self, work: Mapping[int, Steps], seeds: Mapping[int, int], how: Sequence[float]
+        self, work: Mapping[int, BatchPlan], seeds: Mapping[int, int], how: Sequence[float]
     ) -> dict[int, Tensor]:
         """Takes all steps of these clients, from a fresh momentum; the loss of every step.
 
@@ -132,7 +132,7 @@ class Stack:
             self.rows.put(model, row)
         self._held = digest
 
-    def weigh(self, work: Mapping[int, Steps], alpha: Tensor, layers: Layers | None) -> Tensor:
+    def weigh(self, work: Mapping[int, BatchPlan], alpha: Tensor, layers: Layers | None) -> Tensor:
         """Takes a step on the weights of what is held: see `Weighing`.
 
         Args:
@@ -147,7 +147,7 @@ class Stack:
             self._weighing = key, Weighing(self, self._bank, key[0], layers)
         return self._weighing[1](alpha)
 
-    def prepare(self, work: Mapping[int, Steps]) -> None:
+    def prepare(self, work: Mapping[int, BatchPlan]) -> None:
         """Sends the batches of the next `weigh` ahead, to arrive when this one is done."""
         self._load(work, dict.fromkeys(work, 0))
         self._ready = dict(work)
@@ -168,7 +168,7 @@ class Stack:
         torch.cuda.current_stream(self.device).wait_stream(self._beside)
 
     def _load(
-        self, work: Mapping[int, Steps], seeds: Mapping[int, int], table: np.ndarray = NO_TABLE
+        self, work: Mapping[int, BatchPlan], seeds: Mapping[int, int], table: np.ndarray = NO_TABLE
     ) -> None:
         """Puts batches, and who does them when, where the kernels find them."""
         lengths = [len(steps.picks) for steps in work.values()]
@@ -223,6 +223,6 @@ class Stack:
         return torch.zeros(*shape, dtype=dtype, device=self.device)
 
 
-def _same(one: Mapping[int, Steps], other: Mapping[int, Steps]) -> bool:
+def _same(one: Mapping[int, BatchPlan], other: Mapping[int, BatchPlan]) -> bool:
     """Whether these are the very same batches."""
     return list(one) == list(other) and all(one[k] is steps for k, steps in other.items())
