@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup demo test test-all check lint types contracts tests unit bench clean
+.PHONY: help setup demo test test-all check lint types contracts tests unit bench docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -60,6 +60,10 @@ test-all: lint types contracts  ## also the long checks
 
 bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one run
 	$(BIN)/python -m bench
+
+docs: $(READY)  ## the documentation as a site with search, in build/docs; warnings are errors
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -c docs . build/docs
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage*
