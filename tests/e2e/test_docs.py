@@ -32,6 +32,14 @@ def test_the_readme_is_short(sentences) -> None:
     assert max(map(sentences.words, sentences.sentences(text))) <= sentences.LONGEST
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_that_names_a_file_leads_to_it(page) -> None:
+    for text, target in re.findall(
+        r"\[([^\]]+\.(?:py|toml|csv|md))\]\(([^)#]+)\)", page.read_text()
+    ):
+        assert Path(text).name == Path(target).name, page
+
+
 @pytest.mark.parametrize(
     "page", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda page: page.stem
 )
