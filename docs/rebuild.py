@@ -15,6 +15,7 @@ from autofedavg.report.costs import extra_traffic
 from autofedavg.report.differences import repeats_above
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec
+from autofedavg.report.figures.series import alpha_series, means
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.page import drawn
 from autofedavg.report.picks import selected
@@ -23,7 +24,7 @@ from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 from autofedavg.report.tested import on_the_way
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "reproduction.md")
+PAGES = (ROOT / "docs" / "reproduction.md",)
 BLOCK = re.compile(r"(<!-- results: (\S+) (\S+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 FIGURES = {  # file in docs/img: study, figure
     "cifar10-tested.svg": ("table1-cifar10", "tested"),
@@ -33,6 +34,7 @@ FIGURES = {  # file in docs/img: study, figure
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
     "bad-site-settings.svg": ("ablation-bad-site", "settings"),
     "bad-sites.svg": ("bad-sites", "across"),
+    "front.svg": ("study-bad-site", "front"),
 }
 PRINTED = {  # row of table1-cifar10: the paper's Table 1, where the first five are FedMA's numbers
     "fedavg": 86.29,
@@ -80,6 +82,8 @@ def figure(study: str, name: str) -> str:
     """A figure of a study as the report draws it, on white: pages may be dark."""
     if study == ACROSS:
         one = across_figure()
+    elif name == "front":
+        one = front_figure(results(study))
     else:
         parts = all_figures(results(study)).values()
         (one,) = (f for part in parts for f in part if f.name == name)
@@ -221,8 +225,39 @@ def across_figure() -> Figure:
     return Figure("across", "Whichever site is bad", "", data, spec)
 
 
+def front_figure(study: Results) -> Figure:
+    """Learned weights over the rounds, and the constant one that FedAvg gives the bad site."""
+    learned, size = study.row("n-dirichlet"), study.row("fedavg")
+    first, *others = study.sites
+    bad = f"{first}, wrong labels"
+    data: Data = [
+        {"round": item["t"], "alpha": item["alpha"], "row": "Auto-FedAvg",
+         "site": bad if item["site"] == first else item["site"]}
+        for item in means(alpha_series(study, learned), "alpha", "site")
+    ]  # fmt: skip
+    data += [
+        {"round": item["t"], "alpha": item["alpha"], "row": "FedAvg", "site": bad}
+        for item in means(alpha_series(study, size), "alpha", "site")
+        if item["site"] == first
+    ]
+    spec: Spec = {
+        "data": {"values": data},
+        "width": 480,
+        "height": 200,
+        "mark": {"type": "line", "strokeWidth": 2.5},
+        "encoding": {
+            "x": {"field": "round", "type": "quantitative", "axis": {"tickMinStep": 1}},
+            "y": {"field": "alpha", "type": "quantitative", "title": "aggregation weight"},
+            "color": {"field": "site", "type": "nominal", "scale": {"range": COLOURS[:3]},
+                      "sort": [bad, *others]},
+            "strokeDash": {"field": "row", "type": "nominal", "title": "method"},
+        },
+    }  # fmt: skip
+    return Figure("front", "A bad site loses its weight", "", data, spec)
+
+
 def rebuilt(page: str) -> str:
-    """A page with its tables made anew."""
+    """A page with its tables rebuilt."""
     return BLOCK.sub(lambda m: m[1] + tables(m[2])[m[3]] + m[5], page)
 
 

@@ -1,4 +1,4 @@
-"""Draws the README's picture from run folders: python docs/img/draw.py RUNS OUT.svg"""
+"""Draws the tutorial's picture from run folders: python docs/img/draw.py RUNS OUT.svg"""
 
 import io
 import re

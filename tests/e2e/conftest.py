@@ -1,4 +1,4 @@
-"""What rebuilds the documentation's tables, as a module."""
+"""The programs of docs/, as modules."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
-def rebuild():
-    path = Path(__file__).parents[2] / "docs" / "rebuild.py"
-    spec = spec_from_file_location("rebuild", path)
+def program(name: str):
+    path = Path(__file__).parents[2] / "docs" / f"{name}.py"
+    spec = spec_from_file_location(name, path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def rebuild():
+    return program("rebuild")
+
+
+@pytest.fixture(scope="session")
+def sentences():
+    return program("sentences")

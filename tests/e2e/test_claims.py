@@ -49,7 +49,10 @@ def test_the_call_that_can_be_looked_at_alone() -> None:
     assert f"by {math.ceil(10 * most) / 10} at most" in text
     assert f"is {min(above):.1f} to {max(above):.1f} points above FedAvg" in text
     counts = "{}, {} and {}".format(*parts)
-    assert f"({', '.join(scores)}; better on {counts} of {len(better)} parts" in text
+    said = (
+        f"with every seed: {', '.join(scores)}. They are better on {counts} of {len(better)} parts"
+    )
+    assert said in text
     means = (statistics.fmean(early), statistics.fmean(late))
     assert "is {:.3f} in round 10 and {:.3f} in the last".format(*means) in text
 
@@ -181,7 +184,7 @@ def test_weights_drawn_at_random_and_matched_layers() -> None:
     prox = size - late_scores(home / "fedprox" / "seed-0")
     over = [mine - size for mine in learned]
     assert (
-        f"from round 20 on {below:.1f} points below FedAvg on average with the same seed; FedProx "
+        f"from round 20 on {below:.1f} points below FedAvg on average with the same seed. FedProx "
         f"is {prox:.1f} below it there, and the four variants are {-min(over):.1f} below to "
         f"{max(over):.1f} above" in text
     )

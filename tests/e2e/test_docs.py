@@ -32,6 +32,50 @@ def test_links_lead_to_files(page) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_readme_is_short(sentences) -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 130
+    assert sentences.mean_length(text) < 20
+    assert max(map(sentences.words, sentences.sentences(text))) <= sentences.LONGEST
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_that_names_a_file_leads_to_it(page) -> None:
+    for text, target in re.findall(
+        r"\[([^\]]+\.(?:py|toml|csv|md))\]\(([^)#]+)\)", page.read_text()
+    ):
+        assert Path(text).name == Path(target).name, page
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda page: page.stem
+)
+def test_how_to_pages_have_short_sentences(page, sentences) -> None:
+    assert sentences.mean_length(page.read_text()) < 22
+
+
+def test_what_counts_as_a_sentence(sentences) -> None:
+    text = """# A heading of five words
+
+First one, with `code --here` and [a link](of/many words). **Is this the second?** Yes it is, e.g.
+by Y. Xia et al. in 2021.
+
+- An item is a sentence of 3.5 words
+- Short one.
+
+| a table | is not |
+| --- | --- |
+
+<!-- nor is a comment. -->
+```sh
+nor is code # that runs on and on
+```
+"""
+    found = sentences.sentences(text)
+    assert [sentences.words(one) for one in found] == [7, 4, 11, 8]
+    assert sentences.mean_length(text) == 30 / 4
+
+
 @pytest.mark.parametrize("example", ["flower-app", "flare-job"])
 def test_an_example_is_a_plain_one_and_the_lines_that_its_page_shows(example) -> None:
     """Without the added lines, and with the removed ones, nothing of ours is left."""

@@ -39,6 +39,14 @@ def test_numbers_in_the_text_are_in_the_tables(rebuild) -> None:
     assert not missing
 
 
+def test_numbers_of_the_readme_are_in_the_tables(rebuild) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    known = NUMBER.findall(rebuild.tables(rebuild.ACROSS)["scores"])
+    found = NUMBER.findall(text.replace("Python 3.11", ""))
+    assert found
+    assert not [number for number in found if number not in known]
+
+
 def test_every_figure_is_the_one_rebuilt(rebuild) -> None:
     pytest.importorskip("vl_convert", reason="the extra 'report' is not installed")
     for file, (study, name) in rebuild.FIGURES.items():
