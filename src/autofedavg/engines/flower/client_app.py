@@ -17,7 +17,7 @@ from autofedavg.engines.flower.codec import ABOUT, about_record, from_records, t
 from autofedavg.engines.flower.context_state import ContextState
 from autofedavg.engines.flower.export import job_text
 from autofedavg.engines.flower.transport import ASK, NAME
-from autofedavg.engines.remote.site import SiteService
+from autofedavg.engines.remote.site_service import SiteService
 from autofedavg.federation.serialization import not_sent
 
 log = logging.getLogger(__name__)
