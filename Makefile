@@ -66,7 +66,6 @@ bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one 
 	$(BIN)/python -m bench
 
 docs: $(READY)  ## the documentation as a site with search, in build/docs; warnings are errors
-	$(BIN)/pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -c docs . build/docs
 
 clean:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from autofedavg.monitor.serve.changes import look_at
 from autofedavg.monitor.serve.press import Press, build_late
 
 from autofedavg import cli
@@ -18,6 +17,7 @@ from autofedavg.experiment import bounded_reader as bounded
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
+from autofedavg.monitor.serve.renderer import find
 from folders import model_file, write_study
 
 DEEP = 100_000
@@ -190,7 +190,7 @@ def test_every_command_names_the_file(home, tmp_path, capsys, name, kind) -> Non
     assert code == 0
     assert "LOCAL-ONLY" in out
     assert ("damaged" in out) == watched
-    look_at([home])
+    find([home])
 
 
 @pytest.mark.parametrize("name", HOSTILE)
