@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from autofedavg.monitor.serve.press import Press, build_late
 
 from autofedavg import cli
 from autofedavg.core.errors import RunError
@@ -17,7 +16,7 @@ from autofedavg.experiment import bounded_reader as bounded
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
-from autofedavg.monitor.serve.renderer import find
+from autofedavg.monitor.serve.renderer import Renderer, build_report, find
 from folders import model_file, write_study
 
 DEEP = 100_000
@@ -205,12 +204,11 @@ def test_serve_shows_the_others(home, name) -> None:
         shutil.copytree(whole, run)
         spoil(run / name)
         said: list[str] = []
-        press = Press([home], build_late, say=said.append)
-        press.look()  # it may be being written
-        press.look()
-        page = press.current.page.decode()
-        assert press.current.problem.startswith("study/fedavg/seed-0: ")
-        assert said == [f"the page leaves out: {press.current.problem}"]
+        renderer = Renderer([home], build_report, warn=said.append)
+        renderer.update()
+        page = renderer.current.page.decode()
+        assert renderer.current.problem.startswith("runs are left out: study/fedavg/seed-0: ")
+        assert said == [f"the page is not up to date: {renderer.current.problem}"]
         assert "N-DIRICHLET" in page
         assert "Left out: study/fedavg/seed-0: " in page
         assert str(home) not in page
@@ -235,10 +233,9 @@ def test_a_damaged_study_file(home, tmp_path, capsys, kind) -> None:
         assert code == 1, arguments
         assert err.startswith("error: "), (arguments, err)
         assert "study" in err
-    press = Press([home], build_late)
-    press.look()
-    press.look()
-    assert "N-DIRICHLET" in press.current.page.decode()
+    renderer = Renderer([home], build_report)
+    renderer.update()
+    assert "N-DIRICHLET" in renderer.current.page.decode()
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_a_new_form_has_a_stack_of_its_own(monkeypatch) -> None:
             made.append(self)
 
     module = ModuleType("autofedavg.engines.simulator.stacked.stack")
-    module.Stack, module.LabelledImages = Recorded, lambda *parts: parts
+    module.Stack, module.Pictures = Recorded, lambda *parts: parts
     monkeypatch.setitem(sys.modules, module.__name__, module)
     group = StackedGroup(clients_of(TRAINING.model_copy(update={"batch_size": 64})))
     first = group._stack(None)
