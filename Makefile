@@ -62,7 +62,7 @@ bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one 
 	$(BIN)/python -m bench
 
 docs: $(READY)  ## the documentation as a site with search, in build/docs; warnings are errors
-	$(BIN)/pip install --quiet --editable '.[docs]'
+	@$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -c docs . build/docs
 
 clean:
