@@ -97,9 +97,6 @@ class FedMA(Method):
                 remedy=f"set rounds to a multiple of {P}, such as {nearest}",
             )
 
-    def models_validated(self, sites: int, layers: int) -> float:
-        return 1 / layers
-
     def belief(self) -> Belief:
         return Belief(self.gamma, self.sigma, self.sigma0, self.bias_prior, self.most_units)
 
