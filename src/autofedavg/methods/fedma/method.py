@@ -25,13 +25,12 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import ConfigError
-from autofedavg.core.forms import weighted_layers
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method, own_models, size_weights
-from autofedavg.methods.fedma.chain import Chain
+from autofedavg.methods.fedma.chain import Chain, weighted_layers
 from autofedavg.methods.fedma.matching import Belief, match
 
 FROM_CODE = "derived from FedMA's code"
