@@ -150,12 +150,12 @@ class FedMA(Method):
 
 
 def class_weights(federation: Federation, t: int, classes: int) -> Tensor:
-    """(K, C): n_{k,c} / sum_k n_{k,c}; n_k/n where a client does not tell its class counts.
+    """(K, C): n_{k,c} / sum_k n_{k,c}; n_k/n where a client does not know its class counts.
 
-    A class that nobody has is averaged evenly.
+    A class that no client has is averaged evenly.
     """
-    told = federation.class_counts(t)
-    counts = [told[name] or [] for name in federation.names]
+    known = federation.class_counts(t)
+    counts = [known[name] or [] for name in federation.names]
     if any(len(row) != classes for row in counts):
         return size_weights(federation)[:, None].expand(-1, classes)
     table = torch.tensor(counts, dtype=torch.float64)
