@@ -44,7 +44,7 @@ def test_the_extra_over_fedavg_is_k_minus_one_over_two_t0(K, t0):
     learned, _, _ = measure(method, K)
     extra = (total(learned) - total(plain)) / total(plain)
     expected = (K - 1) / (2 * t0)
-    assert method.extra_traffic(K) == expected
+    assert method.calls(T, layout)["share_models"] * (K - 1) / (2 * T) == expected
 
     beta = cost_of(learned, "update_beta")
     # The plain values (round, digest, names) that requests carry beside their models.
@@ -86,6 +86,16 @@ def test_calls_are_counted_as_algorithm_1_makes_them():
     assert calls == {"local_train": 4, "share_models": 2, "update_beta": 2 * S}
 
 
+@pytest.mark.parametrize("how", [{}, {"steps_per_message": 2}, {"learning": "server"}], ids=str)
+@pytest.mark.parametrize("t0", [1, 3, 5])
+def test_a_method_foresees_the_calls_that_it_makes(t0, how):
+    method = AutoFedAvg(t0=t0, S=S, **how)
+    learned, _, layout = measure(method, 2)
+    foreseen = method.calls(T, layout)
+    assert foreseen.pop("evaluate") == T  # the run's own, not the method's
+    assert foreseen == {call: cost.calls for call, cost in learned.items()}
+
+
 def test_nobody_is_sent_its_own_model():
     _, transport, _ = measure(AutoFedAvg(t0=4, S=S), 3)
     for site in "ABC":
@@ -105,7 +115,7 @@ def test_learned_at_the_server_it_is_s_over_t0_whatever_k(K, t0):
     models = T // t0 * S * K * layout.nbytes
     assert arrays_sent(transport, "differentiate") == models
     both_ways = 2 * arrays_sent(transport, "local_train")
-    assert 2 * models / both_ways == method.extra_traffic(K) == S / t0
+    assert 2 * models / both_ways == method.calls(T, layout)["differentiate"] / T == S / t0
     labels = cost_of(learned, "differentiate") - 2 * models
     assert 0 < labels < 0.001 * models
 
@@ -117,7 +127,6 @@ def test_several_steps_a_message_save_messages_and_the_models_stay_the_same(m, m
     assert learned["update_beta"].calls == 2 * messages
     assert arrays_sent(transport, "update_beta") == 2 * messages * 3 * 3 * BETA_BYTES
     assert learned["share_models"].down == plain["share_models"].down
-    assert AutoFedAvg(S=S, steps_per_message=m).extra_traffic(3) == 1.0
 
 
 def test_layer_wise_beta_costs_p_numbers_instead_of_one():

@@ -2,7 +2,7 @@
 
 global test avg: mean over sites of the best global model's mean test score.
 local avg, local gen: mean on and off the diagonal of the K x K matrix of best local models.
-Beside them, whether LearnAggWeight lowered its loss.
+Also whether LearnAggWeight lowered its loss.
 """
 
 from __future__ import annotations

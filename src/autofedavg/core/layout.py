@@ -1,7 +1,7 @@
 """One network as one vector: where each of its tensors lies.
 
 First every trainable parameter, then frozen parameters and floating buffers. Integer buffers
-(BatchNorm's counters) travel beside it.
+(BatchNorm's counters) are a second vector.
 """
 
 from __future__ import annotations

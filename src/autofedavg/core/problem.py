@@ -31,7 +31,7 @@ class LocalData(Protocol):
     """
 
     def settle(self, device: torch.device) -> None:
-        """Told once where the network is; may move its data there."""
+        """Called once with the network's device; may move the data there."""
 
     def cases(self) -> Mapping[str, int]:
         """The number of cases per split: train, validation, test (and holdout)."""

@@ -21,7 +21,7 @@ WIDTH = 4  # words of the pool
 
 @lru_cache(maxsize=4096)
 def _of_client(seed: int, client: str, purpose: int) -> Pool:
-    """SeedSequence(seed, spawn_key=(client's name, purpose))'s pool, to be gone on with."""
+    """SeedSequence(seed, spawn_key=(client's name, purpose))'s pool, to continue from."""
     name = int.from_bytes(hashlib.blake2b(client.encode(), digest_size=8).digest(), "big")
     words = _words(seed)
     words += [0] * (WIDTH - len(words))

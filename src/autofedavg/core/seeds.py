@@ -68,7 +68,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Secret(Seeds):
-    """Random streams that nobody can work out who does not know the number they come from.
+    """Random streams that cannot be derived without the secret number they come from.
 
     `manual_seed` takes 32 bits of a number, few enough to try them all: these generators begin in
     a state of which every word is drawn.
@@ -92,7 +92,7 @@ class Secret(Seeds):
             ValueError: there is none in it.
         """
         if not re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", text):
-            raise ValueError("this is no secret")
+            raise ValueError("not a secret")
         return cls(int(text, 16))
 
     @property

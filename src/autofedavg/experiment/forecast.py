@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from autofedavg.core.bank import Layout
@@ -73,6 +74,8 @@ def _row(run: RunConfig) -> dict[str, Any]:
     layout = Layout.of(network)
     sites = len(run.task.site_names())
     layers = layout.layers("module").P
+    calls = run.method.calls(run.T, layout)
+    held = 2 if calls["differentiate"] else 1  # learned at the server: every client's gradient too
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -88,19 +91,24 @@ def _row(run: RunConfig) -> dict[str, Any]:
             for path, value, origin, text in run.origins()
         ],
         "cautions": run.method.cautions(sites),
-        "traffic": _traffic(run, layout, sites, layers),
-        "evaluations": _evaluations(run, sites),
+        "traffic": _traffic(run, layout, sites, calls),
+        "evaluations": _evaluations(run, sites if calls["evaluate"] else 0, sites),
         "memory": {
-            "bank": run.method.models_held(sites) * layout.nbytes,
+            "bank": held * (sites + 1) * layout.nbytes,
             "per_worker": (2 + states) * layout.nbytes,
             "data": run.task.memory(),
         },
     }
 
 
-def _evaluations(run: RunConfig, sites: int) -> dict[str, Any]:
-    """How many times a model is scored on a site's cases: what a run does besides training."""
-    shown = sites if run.method.has_global_model else 0
+def _evaluations(run: RunConfig, shown: int, sites: int) -> dict[str, Any]:
+    """How many times a model is scored on a site's cases: what a run does besides training.
+
+    Args:
+        run: the run.
+        shown: sites that score a global model.
+        sites: all sites.
+    """
     validated = (sites + shown) if run.task.has("validation") else 0
     tested = shown / run.general.test_every if run.general.test_every else 0
     own = local_tests(run.general.test_local, sites)
@@ -113,15 +121,15 @@ def _evaluations(run: RunConfig, sites: int) -> dict[str, Any]:
     }
 
 
-def _traffic(run: RunConfig, layout: Layout, sites: int, layers: int) -> dict[str, Any]:
+def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) -> dict[str, Any]:
     """Bytes of models, as they travel (decision 32); what else travels is small."""
-    validated = run.method.models_validated(sites, layers)
+    validated = calls["evaluate"] / run.T * run.method.models_validated(sites)  # models a round
     told = validated == 1.0  # one global model a round, which all sites come to have
     down = bytes_of(layout, run.exchange.down) if told else layout.nbytes
     training = sites * (down + bytes_of(layout, run.exchange.up))
-    # Half of what learning moves at the server's side are gradients, which travel as they are.
-    back = layout.nbytes if getattr(run.method, "learning", "clients") == "server" else down
-    learning = sites * run.method.extra_traffic(sites) * (down + back)
+    shared = calls["share_models"] * (sites - 1) * down
+    # A mixture goes down and a gradient, which travels as it is, comes back.
+    learning = sites * (shared + calls["differentiate"] * (down + layout.nbytes)) / run.T
     # As a difference, the model that a round is validated with is the one the next starts from.
     once = told and run.exchange.down == "difference"
     validation = 0 if once else round(sites * down * validated)

@@ -1,8 +1,8 @@
-"""One call to many clients: time limits, retries, quorum, what is counted and what is noted.
+"""One call to many clients: time limits, retries, quorum, traffic and events.
 
-Below the port, above the engine. Every request may be repeated, so a client that did not answer is
-asked again while time is left; one that lacks something is sent it; one whose answer cannot be used
-is left out, or ends the run, by setting. What happened to whom is kept as events (decision 31).
+Below the port, above the engine. Every request may be repeated, so a client that did not reply is
+asked again while time is left. One that lacks something is sent it. One whose reply cannot be used
+is left out, or ends the run, by setting. Events record what happened to which site (decision 31).
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Ask(Generic[Answer]):
 
     Attributes:
         call: its name.
-        notes: what each client is sent.
+        messages: what each client is sent.
         read: makes something of a client's answer; raises `BadReply` where it cannot.
         t: the round, where there is one.
         s: the step of LearnAggWeight, where there is one.
         needed: how many must answer; None for the quorum.
-        again: what a client that did not answer is sent next; the same note by default.
+        again: what a client that did not reply is sent next; the same message by default.
         mend: what a client that says it lacks something is sent next; None if it lacks nothing.
     """
 
@@ -113,7 +113,7 @@ class Calls:
         self._warned: set[tuple[str, str]] = set()
 
     def ask(self, ask: Ask[Answer]) -> dict[str, Answer]:
-        """Sends every named client its note and reads the answers, in the order of the notes.
+        """Sends every named client its message and reads the replies, in the order of the messages.
 
         Raises:
             FederationError: too few answered, or one that cannot be used and `bad_answers` is
@@ -191,7 +191,7 @@ class Calls:
     def _lost(
         self, ask: Ask[Answer], name: str, message: Message, answer: NoReply | None, over: bool
     ) -> Message | None:
-        """Notes that there is no answer; what the client is sent next if it is asked again."""
+        """Records that there is no reply; returns what the client is sent next, if anything."""
         reason = from_outside(answer.reason) if isinstance(answer, NoReply) else "no answer"
         if ask.tries[name] == self.exchange.retries or over:
             self._happened(ask, name, "lost", reason)

@@ -1,8 +1,8 @@
-"""One institution, engine-free: it answers seven kinds of request from its own data.
+"""One institution, on any engine: it answers seven kinds of request from its own data.
 
-An answer is a function of the request, this site's data and what the shelf holds; randomness comes
-from (seed, site, purpose, round, step). So a request may be repeated, on any engine, and a client
-that died and came back gives the same answer.
+A reply is a function of the request, this site's data and the client's state; randomness comes from
+(seed, site, purpose, round, step). So a request may be repeated, and a client that died and came
+back gives the same reply.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Client:
     Args:
         site: its name.
         data: its data.
-        workbench: the resident network; may be shared by the clients of one process.
+        trainer: the resident network; may be shared by the clients of one process.
         seeds: the run's random streams.
-        shelf: what it remembers between requests.
+        client_state: what it remembers between requests.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Client:
         return job if isinstance(job, Message) else self.train(job)
 
     def training_of(self, message: Message) -> LocalTraining | Message:
-        """What a request for local training asks for, or the answer where it cannot be done."""
+        """The local training that a request asks for, or the reply where it cannot be done."""
         how = message.facts
         form = form_of(how.get("form"))
         training = self.trainer.training
@@ -114,7 +114,7 @@ class Client:
         return self.trained(job, model, losses)
 
     def trained(self, job: LocalTraining, model: Model, losses: Tensor) -> Message:
-        """Keeps what a local training gave, and answers with it."""
+        """Keeps the result of a local training, and replies with it."""
         loss = self._checked(losses, f"local_train, round {job.t}")
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
@@ -152,7 +152,7 @@ class Client:
         return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
 
     def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:
-        """Answers with what one step on beta, taken together with others', gave."""
+        """The reply to one step on beta that was taken together with other clients'."""
         if not math.isfinite(loss):
             self._checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
         return Message({"theta": theta}, {"loss": loss})

@@ -58,7 +58,7 @@ class ClientState:
 
 
 def received(message: Message, state: ClientState, dtype: torch.dtype) -> Model | None:
-    """The model that a note carries; None where it is told from one that is not here."""
+    """The model that a message carries; None for a difference from one that is not here."""
     form = form_of(message.facts.get("form"))
     how: Facts = message.facts.get("sent", {"coding": "float32"})
     coding, digest = how["coding"], how.get("digest")
@@ -79,7 +79,7 @@ def received(message: Message, state: ClientState, dtype: torch.dtype) -> Model 
 
 
 def _told(message: Message, how: Facts, state: ClientState, dtype: torch.dtype) -> Model | None:
-    """A global model to be remembered: whole, or as a difference that leads to its digest."""
+    """A global model to keep: whole, or a difference that leads to its digest."""
     if how["coding"] == "float32":
         return opened(message.arrays, "float32", dtype).clone()
     reference = state.reference(how["reference"])

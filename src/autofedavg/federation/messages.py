@@ -58,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True)
 class NoReply:
-    """A client that did not answer, and why."""
+    """A client that did not reply, and why."""
 
     reason: str
 
@@ -66,17 +66,17 @@ class NoReply:
 class Transport(Protocol):
     """The transport below the port; one small adapter per engine.
 
-    Every request may be repeated: a client's answer depends only on the verb, the note and what
-    it was told to keep.
+    Every request may be repeated: a client's reply depends only on the verb, the message and the
+    client's state.
     """
 
     def roster(self) -> Sequence[Site]:
-        """Who takes part."""
+        """The sites that take part."""
 
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
-        """Sends each named site its note; returns each one's answer, or why there is none."""
+        """Sends each named site its message; returns each one's reply, or why there is none."""
 
 
 class Score(NamedTuple):
@@ -134,13 +134,13 @@ class Traffic:
 
 
 def arrays_of(model: Model) -> dict[str, Tensor]:
-    """A model as the arrays of a note."""
+    """A model as the arrays of a message."""
     empty = not model.counters.numel()
     return {"values": model.values, **({} if empty else {"counters": model.counters})}
 
 
 def bag_of(bank: Bank) -> dict[str, Tensor]:
-    """All models of a bank as the arrays of a note."""
+    """All models of a bank as the arrays of a message."""
     return {
         f"{kind}/{site}": array
         for site in bank.sites
@@ -149,12 +149,12 @@ def bag_of(bank: Bank) -> dict[str, Tensor]:
 
 
 def facts_of(w: Model | Bank) -> Facts:
-    """What must be said with a model: its form, where it is not the task's own."""
+    """The plain values that go with a model: its form, where it is not the task's own."""
     return {} if w.form is None else {"form": w.form.note()}
 
 
 def model_of(arrays: Mapping[str, Tensor], site: str = "", form: Form | None = None) -> Model:
-    """The model in a note's arrays; with `site`, that site's model in a bag of models."""
+    """The model in a message's arrays; with `site`, that site's model of several."""
     tail = f"/{site}" if site else ""
     values = arrays[f"values{tail}"]
     counters = arrays.get(f"counters{tail}", no_counters(values.device))
@@ -162,7 +162,7 @@ def model_of(arrays: Mapping[str, Tensor], site: str = "", form: Form | None = N
 
 
 def total_bytes(messages: Iterable[Message]) -> int:
-    """Bytes of many notes; a note sent to all is measured once."""
+    """Bytes of many messages; one that is sent to all is measured once."""
     sizes: dict[int, int] = {}
     total = 0
     for message in messages:

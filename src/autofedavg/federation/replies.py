@@ -1,7 +1,7 @@
-"""What a site's answer must be; anything else is refused here, before it is used.
+"""Checks of what a site replies, before anything is used.
 
-Answers come from other machines, so nothing is believed: every number, name, shape and type is
-looked at, and what does not fit is a `BadReply` with its reason, never another error.
+Replies come from other machines, so nothing is trusted: every number, name, shape and type is
+checked. What does not fit is a `BadReply` with its reason, never another error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autofedavg.federation.settings import Encoding
 # and a Dirichlet's weights vary by a thousandth at a concentration of a million.
 THETA_BOUND = 1e6
 # Finite is not enough: two scores of 1e308 have no mean, and one wins every selection
-# (decision 45). Voxels and the like are counted beside the score.
+# (decision 45). Voxels and the like are further metrics.
 SCORE_BOUND, COUNT_BOUND = 1e6, 1e12
 LONGEST_NAME = 200  # characters of a case's or a metric's
 MOST_METRICS = 1000
@@ -47,7 +47,7 @@ class BadReply(Exception):
 
 
 def size_of(answer: Message) -> int:
-    """The bytes of an answer, if it is a note at all: named tensors and plain values."""
+    """The bytes of a reply, if it is a message: named tensors and plain values."""
     try:
         for name in (*answer.arrays, *answer.facts):
             if not isinstance(name, str):
@@ -160,14 +160,14 @@ def scores_of(answer: Message, site: Site, split: str, metric: str | None = None
         answer: the site's.
         site: its name, and its number of cases where that is known.
         split: whose cases were to be scored.
-        metric: what every case must have, beside whatever else.
+        metric: the metric that every case must have.
     """
     no_arrays(answer)
-    told = answer.facts.get("scores")
-    if not isinstance(told, list) or not told:
+    given_scores = answer.facts.get("scores")
+    if not isinstance(given_scores, list) or not given_scores:
         raise BadReply("sent no scores")
     rows: dict[tuple[str, str], Score] = {}
-    for line in told:
+    for line in given_scores:
         if not isinstance(line, list | tuple) or len(line) != 3:
             raise BadReply(f"sent {from_outside(line)} for a score")
         case, name, given = line
@@ -175,8 +175,8 @@ def scores_of(answer: Message, site: Site, split: str, metric: str | None = None
             raise BadReply(f"sent {from_outside(line)} for a score")
         if len(case) > LONGEST_NAME or len(name) > LONGEST_NAME:
             long = max(case, name, key=len)
-            told = f"a name has {len(long)} characters, more than {LONGEST_NAME}"
-            raise BadReply(f"{told}: {from_outside(long)}")
+            length = f"a name has {len(long)} characters, more than {LONGEST_NAME}"
+            raise BadReply(f"{length}: {from_outside(long)}")
         value, bound = finite(given), SCORE_BOUND if name == metric else COUNT_BOUND
         if value is None or abs(value) > bound:
             what = f"{from_outside(name)} of case {from_outside(case)}"

@@ -119,7 +119,7 @@ class Sharing:
 
 
 def assembled(message: Message, site: str, state: ClientState, dtype: torch.dtype) -> Facts:
-    """Puts the bank of a `share_models` together from the note and from what is here.
+    """Puts the bank of a `share_models` together from the message and from what is here.
 
     Returns:
         What to answer: nothing where the bank is whole; else the models that are `missing`,

@@ -143,15 +143,6 @@ class AutoFedAvg(Method):
             f"from the mixtures: {why} (decision 44)"
         ]
 
-    def extra_traffic(self, sites: int) -> float:
-        if self.learning == "server":  # S times a model to every client, a gradient back
-            return self.S / self.t0
-        return (sites - 1) / (2 * self.t0)
-
-    def models_held(self, sites: int) -> int:
-        # With every client's gradient, and the mixture they are taken at.
-        return 2 * (sites + 1) if self.learning == "server" else sites + 1
-
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         return layout.layers(self.layer).names if self.weights == "layer" else ()
 

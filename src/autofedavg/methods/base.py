@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import torch
@@ -24,11 +25,6 @@ class Method(Settings):
         return None
 
     @property
-    def has_global_model(self) -> bool:
-        """Whether there is one predictor for all sites, which the server validates."""
-        return True
-
-    @property
     def needs_all(self) -> bool:
         """Whether every client must answer every call, whatever the quorum."""
         return False
@@ -39,37 +35,33 @@ class Method(Settings):
             raise ConfigError("there is no site", where="method", remedy="add a site")
 
     def cautions(self, sites: int) -> list[str]:
-        """What those who run it between institutions should know of it, in whole sentences."""
+        """What to know before running it between institutions, in whole sentences."""
         return []
 
     def check_network(self, network: nn.Module, T: int) -> None:
-        """Refuses a network, or a number of rounds for it, this method cannot work with."""
+        """Refuses a network, or a number of rounds for it, that this method cannot work with."""
 
-    def extra_traffic(self, sites: int) -> float:
-        """Bytes over those of FedAvg, as a ratio."""
-        return 0.0
-
-    def models_validated(self, sites: int, layers: int) -> float:
-        """Models that are sent to every client to validate a round, on average over the rounds."""
-        return 1.0 if self.has_global_model else 0.0
-
-    def models_held(self, sites: int) -> int:
-        """Models in memory at once: those of all clients, and the global one."""
-        return sites + 1
+    def models_validated(self, sites: int) -> int:
+        """Models of the one predictor that every site validates."""
+        return 1
 
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         """The layers that alpha has a weight each for; empty with one weight per client."""
         return ()
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
-        """What round t asks of a client, which a site on another machine answers and no more.
+        """What round t asks of a client: a site on another machine answers this and no more.
 
         Returns:
-            By call, every set of plain values that it is made with, but for `t`, `T` and what the
-            port adds; `evaluate` where there is a global model to validate after the round.
+            By call, the plain values of each of its messages, without `t`, `T` and what the port
+            adds; `evaluate` where there is one predictor for all sites to validate.
         """
-        asked: dict[str, list[Facts]] = {"local_train": [{}]}
-        return {**asked, "evaluate": [{}]} if self.has_global_model else asked
+        return {"local_train": [{}], "evaluate": [{}]}
+
+    def calls(self, T: int, layout: Layout) -> Counter[str]:
+        """How many messages each call sends a client in T rounds."""
+        asked = (self.asks(t, T, layout) for t in range(1, T + 1))
+        return sum((Counter({k: len(v) for k, v in one.items()}) for one in asked), Counter())
 
     def begin(self, federation: Federation, start: Round) -> Round:
         """The state round 1 starts from, given w^0."""

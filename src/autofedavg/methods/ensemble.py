@@ -24,8 +24,8 @@ class EnsembleMethod(Method):
         help="initial weights: each client's own, or one draw for all",
     )
 
-    def models_validated(self, sites: int, layers: int) -> float:
-        return float(sites)
+    def models_validated(self, sites: int) -> int:
+        return sites
 
     def begin(self, federation: Federation, start: Round) -> Round:
         return replace(start, w=own_models(federation, start.w))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout
+from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method, own_models, train_alone
 
@@ -17,9 +18,8 @@ class LocalOnly(Method):
 
     name: Literal["local-only"] = "local-only"
 
-    @property
-    def has_global_model(self) -> bool:
-        return False
+    def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
+        return {"local_train": [{}]}
 
     def begin(self, federation: Federation, start: Round) -> Round:
         return replace(start, w=own_models(federation, start.w))

@@ -10,9 +10,10 @@ from torch import nn
 
 from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError
-from autofedavg.core.forms import Form, form_of, reshaped, weighted_layers
+from autofedavg.core.forms import Form, form_of, reshaped
 from autofedavg.core.seeds import global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
+from autofedavg.methods.fedma.chain import weighted_layers
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from toy import CPU, TRAINING, cnn, cross_entropy, mlp, norm_net, seeded
 

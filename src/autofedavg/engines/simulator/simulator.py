@@ -61,8 +61,8 @@ def plan_workers(
         K: number of clients.
         device: "cpu", or a GPU, which one process drives alone.
         cores: that may be used.
-        workers: a choice of the user's.
-        threads: a choice of the user's.
+        workers: the user's choice, if any.
+        threads: the user's choice, if any.
         heavy: whether a training step is heavy enough for threads to pay; asked only if it matters.
 
     Example:
@@ -139,7 +139,7 @@ def forkable(plan: WorkerPlan, chosen: bool) -> WorkerPlan:
 
 
 class Simulator:
-    """A fleet of simulated clients; use it as a context manager, so that workers end with it.
+    """The transport to simulated clients; a context manager, so that workers end with it.
 
     Args:
         problem: network, loss and data of every site.

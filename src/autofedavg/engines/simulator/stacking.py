@@ -44,7 +44,7 @@ TOGETHER: Mapping[str, set[str]] = {
 
 
 def group_of(clients: Mapping[str, Client]) -> ClientGroup:
-    """A crew whose clients work together where network, data and training allow it."""
+    """A group whose clients are stacked where network, data and training allow it."""
     some = next(iter(clients.values()))
     if some.trainer.device.type != "cuda" or len(clients) == 1:
         return ClientGroup(clients)

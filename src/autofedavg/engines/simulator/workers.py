@@ -35,7 +35,7 @@ Packed = tuple[dict[str, Any], dict[str, Any]]
 class Arena:
     """The (K, D) matrix of all clients' models, and one row for what is sent to everybody.
 
-    Every client's shelf is a row of it, so gathering the bank and sharing models copy nothing.
+    Every client's own model is a row of it, so gathering the bank and sharing models copy nothing.
     Between processes there is a second matrix, of gradients; the system gives it memory when it is
     first written to.
     """
@@ -62,7 +62,7 @@ class Arena:
         return Model(self._tables["values"][row], self._tables["counters"][row])
 
     def pack(self, messages: Mapping[str, Message]) -> dict[str, Packed]:
-        """Notes with their models replaced by rows of the arena; other tensors as they are.
+        """Messages with their models replaced by rows of the arena; other tensors as they are.
 
         A model sent to everybody goes to the row for that; one of a single client's own to the
         row of that client.
@@ -105,7 +105,7 @@ class Arena:
 
 
 class ArenaState(ClientState):
-    """A client's shelf: its own model is its row of the arena; one of another form lies beside."""
+    """A client's own model is its row of the arena; one of another form is kept outside."""
 
     def __init__(self, arena: Arena, row: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class ArenaState(ClientState):
 
 
 class Worker:
-    """A forked process that runs one crew."""
+    """A forked process that runs one group of clients."""
 
     def __init__(self, group: ClientGroup, arena: Arena) -> None:
         self.names = group.names
@@ -144,10 +144,10 @@ class Worker:
             self._pipe.send((self._asked, verb, dict(packed)))
 
     def receive(self, within: float | None, asked: float) -> dict[str, Message | NoReply]:
-        """The crew's answers, if they come within so many seconds of the time they were asked.
+        """The group's replies, if they come within so many seconds of the request.
 
         Raises:
-            AutoFedAvgError: the worker failed in a way that nobody foresaw.
+            AutoFedAvgError: the worker failed with an unexpected error.
         """
         try:
             number = 0
@@ -217,12 +217,12 @@ def _take_gradient() -> None:
 def _work(
     group: ClientGroup, arena: Arena, pipe: Connection, near: Connection, parent: int
 ) -> None:
-    """The worker's life: requests until it is told to stop or the parent is gone."""
+    """Answers requests until the parent asks it to stop, or is gone."""
     near.close()
     if sys.platform == "linux":
         # Dies with its parent even in the middle of an answer: a resumed run wants the core.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGHUP):  # told to all of a terminal; the parent ends us
+    for number in (signal.SIGINT, signal.SIGHUP):  # sent to all of a terminal; the parent ends us
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while os.getppid() == parent:

@@ -1,17 +1,28 @@
-"""A plain chain of layers at the server: what FedMA takes apart and puts together."""
+"""A plain chain of layers: the networks FedMA works on, taken apart and put together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.errors import ConfigError
 from autofedavg.core.forms import Form
 
 State = dict[str, Tensor]
+
+# Modules that keep units apart, for any number of units.
+_BETWEEN = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
+    nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Identity, nn.Flatten,
+    nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d,
+)  # fmt: skip
+_REMEDY = "use a chain of Conv2d and Linear layers, such as vgg9, or another method"
 
 
 class Chain:
@@ -123,3 +134,69 @@ def _pick(weight: Tensor, places: Tensor, width: int) -> Tensor:
     """The inverse of `_spread`: the inputs at these places, of `width`."""
     blocks = weight.reshape(len(weight), width, -1)[:, places.to(weight.device)]
     return blocks.reshape(len(weight), -1, *weight.shape[2:])
+
+
+def weighted_layers(network: nn.Module) -> list[tuple[str, nn.Conv2d | nn.Linear]]:
+    """(name, layer) of every layer with weights of a plain chain, in order.
+
+    Raises:
+        ConfigError: the network is not a plain chain.
+    """
+    found: list[tuple[str, nn.Conv2d | nn.Linear]] = []
+    flat = True
+    for name, module in _leaves(network, ""):
+        problem = _unfit(module)
+        if problem:
+            _refuse(f"{name or 'it'} {problem}", network)
+        if isinstance(module, nn.Flatten):
+            flat = True
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            if found and not _follows(found[-1][1], module, flat):
+                _refuse(f"{name} does not take what {found[-1][0]} gives", network)
+            found.append((name, module))
+            flat = isinstance(module, nn.Linear)
+    if len(found) < 2:
+        _refuse("it has fewer than two layers with weights", network)
+    if len({id(layer) for _, layer in found}) < len(found):
+        _refuse("it uses a layer twice", network)
+    return found
+
+
+def _unfit(module: nn.Module) -> str:
+    """Why a module cannot be part of a plain chain; empty when it can."""
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        if module.bias is None:
+            return "has no bias"
+        if not module.weight.requires_grad:
+            return "is frozen"
+        return "is a grouped convolution" if getattr(module, "groups", 1) != 1 else ""
+    if isinstance(module, nn.Flatten):
+        whole = (module.start_dim, module.end_dim) == (1, -1)
+        return "" if whole else "does not flatten whole channels"
+    known = type(module) in _BETWEEN
+    return "" if known else f"is a {type(module).__name__}"
+
+
+def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of nested `Sequential`s, in the order in which they are called."""
+    if type(module) is not nn.Sequential:
+        yield name, module
+        return
+    for key, child in module._modules.items():
+        if child is not None:
+            yield from _leaves(child, f"{name}.{key}" if name else key)
+
+
+def _follows(before: nn.Conv2d | nn.Linear, layer: nn.Conv2d | nn.Linear, flat: bool) -> bool:
+    given, taken = before.weight.shape[0], layer.weight.shape[1]
+    if isinstance(layer, nn.Conv2d):
+        return not flat and given == taken
+    return flat and (given == taken if isinstance(before, nn.Linear) else taken % given == 0)
+
+
+def _refuse(what: str, network: nn.Module) -> NoReturn:
+    raise ConfigError(
+        f"the network is no plain chain of layers: {what}",
+        where=type(network).__name__,
+        remedy=_REMEDY,
+    )

@@ -156,7 +156,7 @@ def _join(atoms: _Atoms, units: Array, belief: Belief, prior: Array, K: int) -> 
 
 
 def _leave(atoms: _Atoms, units: Array, found: dict[int, Index], j: Any, belief: Belief) -> None:
-    """Takes a client out of the sums; atoms that nobody else has are dropped."""
+    """Takes a client out of the sums; atoms that no other client has are dropped."""
     mine = found.pop(j)
     atoms.counts[mine] -= 1
     atoms.sums[mine] -= units / belief.sigma

@@ -25,13 +25,12 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import ConfigError
-from autofedavg.core.forms import weighted_layers
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method, own_models, size_weights
-from autofedavg.methods.fedma.chain import Chain
+from autofedavg.methods.fedma.chain import Chain, weighted_layers
 from autofedavg.methods.fedma.matching import Belief, match
 
 FROM_CODE = "derived from FedMA's code"
@@ -97,9 +96,6 @@ class FedMA(Method):
                 remedy=f"set rounds to a multiple of {P}, such as {nearest}",
             )
 
-    def models_validated(self, sites: int, layers: int) -> float:
-        return 1 / layers
-
     def belief(self) -> Belief:
         return Belief(self.gamma, self.sigma, self.sigma0, self.bias_prior, self.most_units)
 
@@ -154,12 +150,12 @@ class FedMA(Method):
 
 
 def class_weights(federation: Federation, t: int, classes: int) -> Tensor:
-    """(K, C): n_{k,c} / sum_k n_{k,c}; n_k/n where a client does not tell its class counts.
+    """(K, C): n_{k,c} / sum_k n_{k,c}; n_k/n where a client does not know its class counts.
 
-    A class that nobody has is averaged evenly.
+    A class that no client has is averaged evenly.
     """
-    told = federation.class_counts(t)
-    counts = [told[name] or [] for name in federation.names]
+    known = federation.class_counts(t)
+    counts = [known[name] or [] for name in federation.names]
     if any(len(row) != classes for row in counts):
         return size_weights(federation)[:, None].expand(-1, classes)
     table = torch.tensor(counts, dtype=torch.float64)

@@ -37,7 +37,7 @@ class Pictures:
 
 
 class Stack:
-    """The networks of some clients, which are told by their numbers.
+    """The networks of some clients, which are addressed by number.
 
     Args:
         layers: of the network.
@@ -193,7 +193,7 @@ class Stack:
                 self._loaded[name] = content
 
     def _make_room(self, rows: int) -> None:
-        """Memory for the batches of a round; graphs hold addresses, so they are made anew."""
+        """Memory for the batches of a round; graphs hold addresses, so they are recorded again."""
         self._graphs.clear()
         self._weighing = None
         self._loaded: dict[str, np.ndarray] = {}  # what of it is on the GPU
