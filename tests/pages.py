@@ -49,7 +49,7 @@ class Page:
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
-                timeout=200,
+                timeout=1200,
                 check=False,
             )
         told = log.read_text(errors="replace")

@@ -61,7 +61,7 @@ def nothing_left(mark: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("engine", "rounds", "variants"),
     [
@@ -77,7 +77,7 @@ def test_variants_give_the_same_bits(engine, rounds, variants, command, tmp_path
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     study = study_of(tmp_path, rounds, variants)
     here = run_study(read_study(study), tmp_path / "simulated")
-    done = command("run", study, "--engine", engine, "--out", tmp_path / "runs", timeout=880)
+    done = command("run", study, "--engine", engine, "--out", tmp_path / "runs", timeout=1780)
     assert done.returncode == 0, done.stderr
     for row in variants:
         there = tmp_path / "runs" / "tiny" / row / "seed-0"
@@ -86,7 +86,7 @@ def test_variants_give_the_same_bits(engine, rounds, variants, command, tmp_path
     nothing_left(str(tmp_path))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("engine", ["flare", "flower"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_a_command_that_is_stopped_leaves_nothing_and_is_resumed(
     how = ("--only", "n-dirichlet", "--engine", engine, "--out", tmp_path / "runs")
     running = start("run", study, *how)
     run = tmp_path / "runs" / "tiny" / "n-dirichlet" / "seed-0"
-    until = time.monotonic() + 200
+    until = time.monotonic() + 500
     while not Ledger(run).rounds():
         assert running.poll() is None
         assert time.monotonic() < until
@@ -108,6 +108,6 @@ def test_a_command_that_is_stopped_leaves_nothing_and_is_resumed(
     running.send_signal(number)
     assert running.wait(60) == (130 if number == signal.SIGINT else -signal.SIGKILL)
     nothing_left(str(tmp_path))
-    done = command("resume", run, timeout=250)
+    done = command("resume", run, timeout=600)
     assert done.returncode == 0, done.stderr
     assert_same_run(here / "n-dirichlet" / "seed-0", run)

@@ -59,7 +59,7 @@ def listens(port: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_from_nothing_to_a_finished_run_of_three_hospitals(reader, tmp_path):
     reader.do("certificates")
     reader.do("server")

@@ -237,3 +237,23 @@ def test_no_limit_is_waited_for_ever():
     grid.pull_messages = lambda _ids: [FlowerMessage(answer, 1, "query")]
     asking.join(5)
     assert done[0]["A"].facts == {"ok": 1}
+
+
+def test_a_site_that_prepares_its_data_is_asked_to_join_once():
+    """Every message starts a process at the site."""
+    grid = Grid(n1=Node("A", "A", answer=lambda _message: None), n2=Node("B", "B"))
+    transport = FlowerTransport(grid)
+    hello = Message({}, {"version": "1"})
+    for _ in range(3):
+        answers = transport.ask("hello", {"A": hello, "B": hello}, 0.2)
+        assert answers["A"] == NoReply("no answer within 0.2 s")
+        assert isinstance(answers["B"], Message)
+    assert grid.nodes[1].asked == ["ask"]
+    assert grid.nodes[2].asked == ["ask"] * 3
+    (waited,) = [id for id, found in grid._replies.items() if found is None]
+    asked = FlowerMessage(RecordDict(), 1, "query.ask")
+    grid._replies[waited] = FlowerMessage(Error(5, "Node Unavailable"), reply_to=asked)
+    answers = transport.ask("hello", {"A": hello}, 2.0)
+    assert "Node Unavailable" in answers["A"].reason
+    grid.nodes[1].answer = lambda message: message
+    assert isinstance(transport.ask("hello", {"A": hello}, 2.0)["A"], Message)

@@ -85,7 +85,8 @@ class Control:
         except ValueError as error:
             raise self._refused(args, (done.stderr or done.stdout).strip()[-2000:]) from error
         if not isinstance(said, dict) or not said.get("success"):
-            raise self._refused(args, said.get("error-message", done.stdout[-2000:]))
+            why = said.get("error-message") if isinstance(said, dict) else None
+            raise self._refused(args, str(why or done.stdout[-2000:]))
         return said
 
     def _refused(self, args: tuple[str, ...], why: str) -> RunError:

@@ -103,7 +103,12 @@ class Loopback:
             if superlink.process != at_first:
                 return Outcome(run, False, "the SuperLink was restarted and lost the run")
             if not self._guard.alive(follower):  # the run is over, or the connection broke
-                outcome = self._control.outcome(run) if self._guard.alive(at_first) else None
+                try:
+                    outcome = self._control.outcome(run)
+                except RunError:
+                    if self._guard.alive(at_first):
+                        raise
+                    continue
                 if outcome is not None:
                     return outcome
                 follower = self._follow(run)

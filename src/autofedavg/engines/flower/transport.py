@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flwr.app import Message as FlowerMessage
@@ -23,6 +24,7 @@ from autofedavg.federation.waiting import Patience
 log = logging.getLogger(__name__)
 
 ASK, NAME = "ask", "name"  # actions of Flower's message type "query"
+HELLO = "hello"  # the verb that a site joins with
 LOOK = 0.5  # seconds between two looks for a reply
 FAILURES = 3  # failed looks for one reply before it counts as unreadable
 GRACE = 10.0  # seconds a message outlives its deadline: to look for an expired one is an error
@@ -42,16 +44,20 @@ class FlowerTransport:
     def __init__(self, grid: Grid, *, nameless: bool = False) -> None:
         self._grid = grid
         self._roster = Roster(nameless)
+        # A site may prepare its data for long. It is not asked again meanwhile, since every message
+        # starts another process there.
+        self._joining = _Sent(Mailbox(grid))
 
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
         started = time.perf_counter()
-        call = _Call(self._grid, self._roster, verb, messages, within)
+        sent = self._joining if verb == HELLO else _Sent(Mailbox(self._grid))
         try:
-            return call.replies()
+            return _Call(self._grid, self._roster, sent, verb, messages, within).replies()
         finally:
-            call.mailbox.close()
+            if verb != HELLO:
+                sent.mailbox.close()
             log.info("%s of %d sites: %.3f s", verb, len(messages), time.perf_counter() - started)
 
     def waiting(self) -> set[str]:
@@ -124,6 +130,14 @@ class Mailbox:
                 return
 
 
+@dataclass
+class _Sent:
+    """Messages that await a reply: the sites they went to, by node."""
+
+    mailbox: Mailbox
+    sites: dict[int, str] = field(default_factory=dict)
+
+
 class _Call:
     """One request to some sites."""
 
@@ -131,15 +145,15 @@ class _Call:
         self,
         grid: Grid,
         roster: Roster,
+        sent: _Sent,
         verb: str,
         messages: Mapping[str, Message],
         within: float | None,
     ) -> None:
-        self.mailbox = Mailbox(grid)
         self._grid, self._roster = grid, roster
+        self._mailbox, self._sent = sent.mailbox, sent.sites
         self._verb, self._messages, self._within = verb, messages, within
         self._began, self._patience = time.monotonic(), Patience(verb)
-        self._sent: dict[int, str] = {}
         self._replies: dict[str, Message | NoReply] = {}
         self._contents: dict[int, RecordDict] = {}
 
@@ -149,11 +163,11 @@ class _Call:
             unnamed = self._roster.questions(self._began)
             if unnamed:
                 questions = {node: RecordDict() for node in unnamed}
-                self.mailbox.send(NAME, questions, NAMING + GRACE, NAME)
+                self._mailbox.send(NAME, questions, NAMING + GRACE, NAME)
             self._send()
-            if len(self._replies) == len(self._messages):
-                return self._replies
-            mail = self.mailbox.next(min(LOOK, self._left()))
+            if not set(self._messages) - set(self._replies):
+                return {site: self._replies[site] for site in self._messages}
+            mail = self._mailbox.next(min(LOOK, self._left()))
             if mail is not None:
                 self._read(mail)
             elif self._left() <= 0:
@@ -177,10 +191,10 @@ class _Call:
                 contents[node] = self._content(site)
                 self._sent[node] = site
         if contents:
-            ttl = max(0.0, self._left()) + GRACE
-            reached = self.mailbox.send(ASK, contents, ttl, self._verb)
+            ttl = FOR_EVER if self._verb == HELLO else max(0.0, self._left()) + GRACE
+            reached = self._mailbox.send(ASK, contents, ttl, self._verb)
             for node in set(contents) - reached:
-                self._replies[self._sent[node]] = NoReply("Flower did not take the message for it")
+                self._replies[self._sent.pop(node)] = NoReply("Flower did not take the message")
 
     def _content(self, site: str) -> RecordDict:
         """A site's message as records; made once for all sites with the same message."""
@@ -191,7 +205,7 @@ class _Call:
 
     def _read(self, mail: Mail) -> None:
         if mail.action == ASK:
-            self._replies[self._sent[mail.node]] = self._reply(mail)
+            self._replies[self._sent.pop(mail.node)] = self._reply(mail)
             return
         name = None
         if not isinstance(mail.reply, str) and mail.reply.has_content():
