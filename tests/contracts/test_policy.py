@@ -99,6 +99,7 @@ def candidates(asked: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
         for s, data, mode in product((0, 1, 3, 4, 21), SPLITS, ("eval", "train")):
             values = {"t": t, "s": s, "data": data, "mode": mode}
             found += [("differentiate", values), ("update_beta", {**step, **values})]
+            found += [("differentiate", {**values, "form": {}})]
     return found
 
 
