@@ -1,4 +1,4 @@
-"""Jobs for real engines, in tests: a tiny one, a fleet of desks in this process, equal runs."""
+"""Jobs for real engines, in tests: a tiny job, sites in this process, a comparison of runs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def job_of(study: Study, row: str, seed: int = 0, **how) -> Job:
     return Job.of(study.name, config, seed, sites, **{"threads": 1, "wait": 60.0, **how})
 
 
-class DeskFleet:
-    """Every site's desk in this process; notes cross as bytes."""
+class InProcessTransport:
+    """Every site's service in this process; messages travel as bytes."""
 
-    name = "desks"
+    name = "in-process"
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class DeskFleet:
             [str, str, Message | NoReply], Message | NoReply
         ] = lambda _verb, _site, answer: answer,
     ) -> None:
-        self.desks = {s: SiteService(job.text(), s, (files or {}).get(s)) for s in job.sites}
+        self.services = {s: SiteService(job.text(), s, (files or {}).get(s)) for s in job.sites}
         self.sent: list[bytes] = []
         self.spoil = spoil
 
@@ -56,14 +56,14 @@ class DeskFleet:
         }
 
     def _one(self, verb: str, site: str, message: Message) -> Message:
-        self.sent.append(encode(self.desks[site].answer(verb, decode(encode(message)))))
+        self.sent.append(encode(self.services[site].answer(verb, decode(encode(message)))))
         return decode(self.sent[-1])
 
     def waiting(self) -> set[str]:
         return set()
 
     def present(self) -> set[str] | None:
-        return set(self.desks)
+        return set(self.services)
 
 
 def assert_same_run(one: Path, other: Path) -> None:

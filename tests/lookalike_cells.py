@@ -1,6 +1,6 @@
-"""FLARE's end of its network, in tests: asks the filters that were given to it, and notes replies.
+"""A fake of FLARE's network endpoint, for tests: calls its filters, and records replies.
 
-What FLARE really does with them is seen with real processes (test_flare_door.py).
+Real processes show what FLARE does with them (test_flare_intruder.py).
 """
 
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, MessageType

@@ -1,4 +1,4 @@
-"""A site answers what its job's method asks for, in full, and nothing beside it."""
+"""A site answers what its job's method asks for, in full, and nothing else."""
 
 import json
 from itertools import product
@@ -43,8 +43,8 @@ def policy_of(job: Job) -> Policy:
     return Policy(job, LAYOUT)
 
 
-class Desks(DirectFleet):
-    """Clients behind what their job lets them answer; `said` holds what was asked of A."""
+class PolicyTransport(DirectFleet):
+    """Clients behind their job's policy; `said` holds what was asked of A."""
 
     def begin(self, job: Job) -> None:
         self.policies = {site: policy_of(job) for site in SITES}
@@ -64,7 +64,7 @@ class Desks(DirectFleet):
 
 def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     """Everything that a run of this job asked of site A."""
-    transport = Desks(toy_problem(3, mlp))
+    transport = PolicyTransport(toy_problem(3, mlp))
     transport.begin(job)
     federation = Federation(transport, exchange=job.row.exchange, remote=True)
     w0, layout = transport.problem.initial(Seeds(7))
@@ -97,8 +97,9 @@ def candidates(asked: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
         found += [("local_train", {"t": t, "T": 10**6}), ("share_models", {"t": t})]
         found += [("validate_local", {"t": t, "metric": name}) for name in (METRIC, "other")]
         for s, data, mode in product((0, 1, 3, 4, 21), SPLITS, ("eval", "train")):
-            told = {"t": t, "s": s, "data": data, "mode": mode}
-            found += [("differentiate", told), ("update_beta", {**step, **told})]
+            values = {"t": t, "s": s, "data": data, "mode": mode}
+            found += [("differentiate", values), ("update_beta", {**step, **values})]
+            found += [("differentiate", {**values, "form": {}})]
     return found
 
 

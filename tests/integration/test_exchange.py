@@ -17,7 +17,7 @@ from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.settings import Exchange
 from autofedavg.report.read import read_results
-from deployed import DeskFleet, job_of
+from deployed import InProcessTransport, job_of
 from folders import model_file
 
 HEAD, *_ = TINY.partition("[[run]]")
@@ -190,10 +190,10 @@ def test_a_job_over_the_wire_has_the_simulator_s_bits_though_a_site_forgets(tmp_
 
     def restarts(verb, site, answer):
         if (verb, site) == ("local_train", "II") and answer.arrays:
-            transport.desks[site]._client.client_state = ClientState()
+            transport.services[site]._client.client_state = ClientState()
         return answer
 
-    transport = DeskFleet(job, spoil=restarts)
+    transport = InProcessTransport(job, spoil=restarts)
     path = host(job, transport, tmp_path / "hosted")
     for name in ("last-3", "best-global", "best-local-II"):
         one, other = (

@@ -1,4 +1,4 @@
-"""Jobs for real engines, without an engine: desks and host in one process."""
+"""Jobs for real engines, without an engine: sites and server in one process."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from autofedavg.federation.messages import Message, NoReply
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results
-from deployed import DeskFleet, assert_same_run, environment_of, job_of
+from deployed import InProcessTransport, assert_same_run, environment_of, job_of
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def study(tiny):
 @pytest.mark.parametrize("row", ["local-only", "fedavg", "n-dirichlet"])
 def test_a_job_gives_the_simulators_bits(row, study, tiny_trained, tmp_path):
     job = job_of(study, row)
-    path = host(job, DeskFleet(job), tmp_path / "runs")
+    path = host(job, InProcessTransport(job), tmp_path / "runs")
     assert path == tmp_path / "runs" / "tiny" / row / "seed-0"
     assert_same_run(tiny_trained / row / "seed-0", path)
     ran, here = environment_of(tiny_trained / row / "seed-0"), environment_of(path)
     assert here["data"]["cases"] == ran["data"]["cases"]
     assert here["data"]["split_sha256"] == ran["data"]["split_sha256"]
-    assert here["engine"] == "desks"
+    assert here["engine"] == "in-process"
 
 
 def test_a_job_is_read_as_it_was_written(study):
@@ -70,9 +70,9 @@ def test_what_is_no_job_is_refused(change, says, study):
 
 def test_a_site_of_another_version_is_refused_and_both_are_named(study, tmp_path, monkeypatch):
     job = job_of(study, "fedavg")
-    transport = DeskFleet(job)
+    transport = InProcessTransport(job)
     text = job.text().replace(f'"version": "{autofedavg.__version__}"', '"version": "0.0.7"')
-    transport.desks["II"]._text = text
+    transport.services["II"]._text = text
     with pytest.raises(ConfigError, match=r"site II, joining: .* 0\.0\.7, and here is "):
         host(job, transport, tmp_path)
     assert [file.name for file in job.folder(tmp_path).glob("[a-z]*")] == ["status.json"]
@@ -85,20 +85,20 @@ def test_a_site_that_says_it_has_another_version_is_refused(study, tmp_path):
         return Message({}, {**answer.facts, "version": "0.0.7"}) if site == "III" else answer
 
     with pytest.raises(ConfigError, match=r"site III, joining: it has autofedavg 0\.0\.7, and the"):
-        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+        host(job, InProcessTransport(job, spoil=spoil), tmp_path)
 
 
 def test_a_site_with_another_network_is_refused(study, tmp_path):
     job = job_of(study, "fedavg")
-    transport = DeskFleet(job)
+    transport = InProcessTransport(job)
     text = json.loads(job.text())
     text["row"]["task"]["pipeline"]["channels"] = [6, 8]
-    transport.desks["II"]._text = json.dumps(text)
+    transport.services["II"]._text = json.dumps(text)
     with pytest.raises(ConfigError, match=r"site II, joining: .* network has .* another shape"):
         host(job, transport, tmp_path)
 
 
-def test_a_server_waits_no_longer_than_told(study, tmp_path):
+def test_a_server_waits_no_longer_than_the_job_says(study, tmp_path):
     job = job_of(study, "fedavg", wait=1.0)
 
     def spoil(verb, site, answer):
@@ -107,19 +107,19 @@ def test_a_server_waits_no_longer_than_told(study, tmp_path):
     with pytest.raises(
         FederationError, match=r"client II, hello: did not join within 1 s .*2 of 3"
     ):
-        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+        host(job, InProcessTransport(job, spoil=spoil), tmp_path)
 
 
 def test_a_site_that_had_joined_and_is_gone_is_named_at_once(study, tmp_path, caplog):
     job = job_of(study, "fedavg", wait=3.0)
-    told = []
+    logged = []
 
-    class Vanishing(DeskFleet):
+    class Vanishing(InProcessTransport):
         """Site II is connected, and dies before it answers; the others take their time."""
 
         def ask(self, verb, messages, within):
             time.sleep(2.5)  # an answer that will never come is waited for
-            told.extend(record.message for record in caplog.records)
+            logged.extend(record.message for record in caplog.records)
             return {site: NoReply("no answer") for site in messages}
 
         def present(self):
@@ -131,13 +131,13 @@ def test_a_site_that_had_joined_and_is_gone_is_named_at_once(study, tmp_path, ca
         pytest.raises(FederationError, match=r"I, II, III, hello: did not join within 3 s"),
     ):
         host(job, Vanishing(job), tmp_path)
-    assert {"waiting for I, II, III", "site II had joined and is gone"} <= set(told)
+    assert {"waiting for I, II, III", "site II joined, then disconnected"} <= set(logged)
 
 
 def test_an_error_says_that_a_missing_site_had_joined(study, tmp_path):
     job = job_of(study, "fedavg", wait=2.0)
 
-    class Vanishing(DeskFleet):
+    class Vanishing(InProcessTransport):
         def present(self):
             self.looks = getattr(self, "looks", 0) + 1
             return set(job.sites) if self.looks == 1 else {"I", "III"}
@@ -146,7 +146,7 @@ def test_an_error_says_that_a_missing_site_had_joined(study, tmp_path):
         return NoReply("no answer") if site == "II" else answer
 
     with pytest.raises(
-        FederationError, match=r"client II, .* within 2 s \(had joined and is gone\)"
+        FederationError, match=r"client II, .* within 2 s \(joined, then disconnected\)"
     ):
         host(job, Vanishing(job, spoil=spoil), tmp_path)
 
@@ -161,14 +161,14 @@ def test_a_job_that_names_a_path_is_refused(path, study, tmp_path):
 
 def test_a_finished_run_is_left_alone_and_other_settings_are_refused(study, tiny, tmp_path):
     job = job_of(study, "fedavg")
-    path = host(job, DeskFleet(job), tmp_path)
+    path = host(job, InProcessTransport(job), tmp_path)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    broken = DeskFleet(job, spoil=lambda verb, site, answer: NoReply("gone"))
+    broken = InProcessTransport(job, spoil=lambda verb, site, answer: NoReply("gone"))
     assert host(job, broken, tmp_path) == path
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     other = job_of(read_study(tiny, ["training.learning_rate=0.5"]), "fedavg")
     with pytest.raises(ConfigError, match="began with other settings"):
-        host(other, DeskFleet(other), tmp_path)
+        host(other, InProcessTransport(other), tmp_path)
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
@@ -180,7 +180,7 @@ def test_a_site_speaks_for_itself_alone(study, tmp_path):
         return Message({}, dict(said)) if (verb, site) == ("local_train", "II") else answer
 
     with pytest.raises(FederationError, match="client II, local_train, round 1: failed: disk") as e:
-        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+        host(job, InProcessTransport(job, spoil=spoil), tmp_path)
     assert "\x1b" not in str(e.value)
     assert "/srv" not in str(e.value)
     assert len(str(e.value)) < 600
@@ -205,7 +205,7 @@ def test_a_site_that_cannot_count_is_refused(change, study, tmp_path):
         return Message({}, {**answer.facts, **change}) if site == "I" else answer
 
     with pytest.raises(AutoFedAvgError, match="site I, joining"):
-        host(job, DeskFleet(job, spoil=spoil), tmp_path)
+        host(job, InProcessTransport(job, spoil=spoil), tmp_path)
 
 
 def test_going_on_a_broken_site_is_left_out_where_the_quorum_allows(tiny, tmp_path):
@@ -220,13 +220,13 @@ def test_going_on_a_broken_site_is_left_out_where_the_quorum_allows(tiny, tmp_pa
         return answer
 
     with pytest.raises(KeyboardInterrupt):
-        host(job, DeskFleet(job, spoil=stop), tmp_path)
+        host(job, InProcessTransport(job, spoil=stop), tmp_path)
 
     def broken(verb, site, answer):
         return Message({}, {"error": "no data"}) if site == "II" else answer
 
     with pytest.raises(FederationError, match="client II, evaluate"):  # the final test needs all
-        host(job, DeskFleet(job, spoil=broken), tmp_path)
+        host(job, InProcessTransport(job, spoil=broken), tmp_path)
     lines = Ledger(job.folder(tmp_path)).rounds()
     assert [line["answered"] for line in lines] == [["I", "II", "III"], ["I", "III"]]
 
@@ -239,12 +239,12 @@ def test_a_site_with_another_pytorch_is_named_in_the_run_s_log(study, tmp_path):
             return Message({}, {**answer.facts, "torch": "1.0.0+cpu\x1b[2J"})
         return answer
 
-    path = host(job, DeskFleet(job, spoil=spoil), tmp_path / "other")
+    path = host(job, InProcessTransport(job, spoil=spoil), tmp_path / "other")
     said = [line for line in (path / "log.txt").read_text().splitlines() if "PyTorch" in line]
     assert len(said) == 1
     assert "WARNING" in said[0]
     assert f"site II has PyTorch 1.0.0+cpu�[2J, and the server {torch.__version__}" in said[0]
-    path = host(job, DeskFleet(job), tmp_path / "same")
+    path = host(job, InProcessTransport(job), tmp_path / "same")
     assert "PyTorch" not in (path / "log.txt").read_text()
 
 
@@ -259,7 +259,7 @@ def test_a_site_that_left_for_good_leaves_a_hole_with_its_name(tiny, tmp_path):
             trained.append(verb)
         return NoReply("gone for good") if site == "II" and len(trained) > 1 else answer
 
-    path = host(job, DeskFleet(job, spoil=leaves), tmp_path)
+    path = host(job, InProcessTransport(job, spoil=leaves), tmp_path)
     assert Ledger(path).status() == "finished"
     assert {row.site for row in Ledger(path).scores()} == {"I", "III"}
     *_, last = Ledger(path).rounds()
@@ -283,7 +283,7 @@ def test_the_final_test_still_needs_as_many_as_are_asked_for(enough, tiny, tmp_p
         return NoReply("gone") if tested and site in ("I", "II")[: 4 - enough] else answer
 
     with pytest.raises(FederationError, match=rf"client I, evaluate: .* {enough} needed"):
-        host(job, DeskFleet(job, spoil=leaves), tmp_path)
+        host(job, InProcessTransport(job, spoil=leaves), tmp_path)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1000.0])
@@ -296,7 +296,7 @@ def test_a_model_far_from_all_others_is_noted_by_name(factor, study, tmp_path):
             return answer
         return Message({"values": answer.arrays["values"] * factor}, answer.facts)
 
-    path = host(job, DeskFleet(job, spoil=scale), tmp_path)
+    path = host(job, InProcessTransport(job, spoil=scale), tmp_path)
     events = [event for line in Ledger(path).rounds() for event in line["events"]]
     noted = {(event["site"], event["what"], event["call"]) for event in events}
     expected = {("II", "outlying", "local_train"), ("II", "resent", "validate_local")}

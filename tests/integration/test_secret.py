@@ -22,7 +22,7 @@ from autofedavg.experiment.archive import archive
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.secret import kept_secret, secret_of
-from deployed import DeskFleet, assert_same_run, job_of
+from deployed import InProcessTransport, assert_same_run, job_of
 
 TEXT = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"', "").replace("3\n", "2\n", 1)
 TEXT += "[[run]]\nname = 'server'\nmethod = { name = 'auto-fedavg', learning = 'server' }\n"
@@ -42,7 +42,7 @@ def with_secret(folder: Path, secret: Secret = SECRET) -> Path:
     return folder
 
 
-class Overheard(DeskFleet):
+class Overheard(InProcessTransport):
     """What site I is sent, and, to compare, what every site has trained."""
 
     def __init__(self, job):
@@ -190,7 +190,7 @@ def test_check_says_it_too(constraint, study, tmp_path, say):
 
 def test_a_secret_is_new_for_every_run_and_the_owners_alone(study, tmp_path):
     job = job_of(study, "server")
-    one, other = (host(job, DeskFleet(job), tmp_path / name) for name in ("one", "other"))
+    one, other = (host(job, InProcessTransport(job), tmp_path / name) for name in ("one", "other"))
     assert (one / ".secret").stat().st_mode & 0o777 == 0o600
     assert kept_secret(one) != kept_secret(other)
     assert len(kept_secret(one).text) == 64
@@ -205,7 +205,7 @@ def test_nothing_that_is_sent_or_published_holds_it(study, tmp_path):
         file.unlink()
     with_secret(tmp_path / "made")
     (tmp_path / "made" / ".secret").replace(path / ".secret")
-    transport = DeskFleet(job)
+    transport = InProcessTransport(job)
     host(job, transport, tmp_path / "runs")
     assert SECRET.text not in job.text()
     assert not any(SECRET.text.encode() in sent for sent in transport.sent)
@@ -234,7 +234,7 @@ def test_with_one_secret_a_job_gives_the_simulators_bits(study, tmp_path):
     for name in ("here", "there"):
         with_secret(job.folder(tmp_path / name))
     home = run_study(study, tmp_path / "here")
-    host(job, DeskFleet(job), tmp_path / "there")
+    host(job, InProcessTransport(job), tmp_path / "there")
     assert_same_run(home / "server" / "seed-0", job.folder(tmp_path / "there"))
     run_study(study, tmp_path / "seed")
     drawn = [Ledger(job.folder(tmp_path / name)).rounds()[0]["alpha"] for name in ("here", "seed")]
@@ -252,12 +252,12 @@ def test_a_run_that_was_stopped_goes_on_with_its_secret(study, tmp_path):
         return answer
 
     with pytest.raises(KeyboardInterrupt):
-        host(job, DeskFleet(job, spoil=stop), tmp_path / "stopped")
+        host(job, InProcessTransport(job, spoil=stop), tmp_path / "stopped")
     path = job.folder(tmp_path / "stopped")
     secret = kept_secret(path)
     with_secret(job.folder(tmp_path / "whole"), secret)
-    host(job, DeskFleet(job), tmp_path / "stopped")
-    host(job, DeskFleet(job), tmp_path / "whole")
+    host(job, InProcessTransport(job), tmp_path / "stopped")
+    host(job, InProcessTransport(job), tmp_path / "whole")
     assert kept_secret(path) == secret
     assert_same_run(job.folder(tmp_path / "whole"), path)
 
@@ -275,10 +275,10 @@ def test_and_so_it_does_in_the_simulator(study, tmp_path):
         return answer
 
     with pytest.raises(KeyboardInterrupt):
-        host(job, DeskFleet(job, spoil=stop), tmp_path / "stopped")
+        host(job, InProcessTransport(job, spoil=stop), tmp_path / "stopped")
     path = job.folder(tmp_path / "stopped")
     resume(path, Machine("simulator"))
-    host(job, DeskFleet(job), tmp_path / "whole")
+    host(job, InProcessTransport(job), tmp_path / "whole")
     assert_same_run(job.folder(tmp_path / "whole"), path)
 
 

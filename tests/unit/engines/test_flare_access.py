@@ -1,4 +1,4 @@
-"""A site's door on FLARE: who gets in, and who is told what."""
+"""Access checks of a FLARE site: which senders pass, and what the others hear."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Notes as FLARE carries them: there and back, and whatever else may arrive."""
+"""Messages as FLARE carries them: round trips, and everything else that may arrive."""
 
 import copy
 import random
@@ -53,11 +53,11 @@ def flare_s_own_serialisation():
 @given(arrays, facts)
 def test_there_and_back_bit_for_bit_through_flare_s_own_bytes(arrays, facts):
     for write, read in ((encode_dxo, decode_dxo), (encode_bytes, decode_bytes)):
-        note = read(fobs.loads(fobs.dumps(write(Message(arrays, facts)))))
-        assert note.facts == facts
-        assert note.arrays.keys() == arrays.keys()
+        sent = read(fobs.loads(fobs.dumps(write(Message(arrays, facts)))))
+        assert sent.facts == facts
+        assert sent.arrays.keys() == arrays.keys()
         for name, array in arrays.items():
-            back = note.arrays[name]
+            back = sent.arrays[name]
             assert (back.dtype, back.shape) == (array.dtype, array.shape)
             assert torch.equal(back, array)
 
@@ -109,7 +109,7 @@ def rewrite(message: Shareable, **changes: object) -> None:
         ),
     ],
 )
-def test_what_is_no_note_is_refused(read, message):
+def test_what_is_not_a_message_is_refused(read, message):
     with pytest.raises(WireError):
         read(message)
 
@@ -160,14 +160,14 @@ def test_a_flipped_bit_is_refused_unless_a_site_s_filter_says_that_it_was_there(
             dxo.data["values"] = np.clip(dxo.data["values"], 0, 1)
             return dxo
 
-    note = Message({"values": torch.arange(3.0)}, {"t": 1})
-    spoilt = encode_dxo(note)
+    sent = Message({"values": torch.arange(3.0)}, {"t": 1})
+    spoilt = encode_dxo(sent)
     spoilt["DXO"]["data"]["values"] = np.array([0, 1, 2.5], np.float32)
     with pytest.raises(WireError, match="it was changed on its way: its digest differs"):
         decode_dxo(spoilt)
-    filtered = Clip().process(encode_dxo(note), FLContext())
+    filtered = Clip().process(encode_dxo(sent), FLContext())
     assert decode_dxo(filtered).arrays["values"].tolist() == [0, 1, 1]
-    for message in (filtered, encode_dxo(note)):
+    for message in (filtered, encode_dxo(sent)):
         flipped = fobs.loads(fobs.dumps(message))
         meta = flipped["DXO"]["meta"]
         assert b'"t": 1' in meta["autofedavg_message"]
@@ -186,10 +186,10 @@ def test_arrays_of_odd_shapes_are_read_or_refused(shape, kind):
     message = encode_dxo(Message({"values": torch.ones(3)}))
     message["DXO"]["data"]["values"] = np.zeros(shape, kind)
     try:
-        note = decode_dxo(message)
+        sent = decode_dxo(message)
     except WireError:
         return
-    assert tuple(note.arrays["values"].shape) == shape
+    assert tuple(sent.arrays["values"].shape) == shape
 
 
 JUNK = (None, -1, 2**70, float("nan"), "", "x" * 300, b"\xff", [], {}, [[]], {"a": {}}, True, {1})
@@ -224,13 +224,13 @@ def mutated(message: Shareable, dice: random.Random) -> object:
     return message
 
 
-def test_ten_thousand_spoilt_messages_are_notes_or_refused():
+def test_ten_thousand_spoilt_messages_are_read_or_refused():
     dice = random.Random(5)
-    note = Message(
+    sent = Message(
         {"values": torch.arange(6.0), "b": torch.ones(2, dtype=torch.bfloat16)},
         {"t": 3, "sites": ["A", "B"], "loss": 0.5},
     )
-    whole = {decode_dxo: encode_dxo(note), decode_bytes: encode_bytes(note)}
+    whole = {decode_dxo: encode_dxo(sent), decode_bytes: encode_bytes(sent)}
     refused = turn = 0
     while turn < FUZZED:
         read = dice.choice((decode_dxo, decode_bytes))
@@ -252,6 +252,6 @@ def test_ten_thousand_spoilt_messages_are_notes_or_refused():
         assert isinstance(got, Message)
         assert all(isinstance(array, torch.Tensor) for array in got.arrays.values())
         if read is decode_bytes:  # its digest lets nothing through that was changed
-            assert got.facts == note.facts
-            assert torch.equal(got.arrays["values"], note.arrays["values"])
+            assert got.facts == sent.facts
+            assert torch.equal(got.arrays["values"], sent.arrays["values"])
     assert refused > FUZZED / 4

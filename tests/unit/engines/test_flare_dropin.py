@@ -166,7 +166,9 @@ def run(engine, results, **how):
 def expected(t, state, learner):
     class Direct:
         def ask(self, verb, messages, within):
-            return {site: responders[site].answer(verb, note) for site, note in messages.items()}
+            return {
+                site: responders[site].answer(verb, message) for site, message in messages.items()
+            }
 
     responders = {site: Responder(site, network(), loss_of, batch) for site in SITES}
     results = trained(t)(FLModel(params={k: v.numpy() for k, v in state.items()}))
@@ -284,7 +286,7 @@ def test_a_stopped_job_stops(engine):
         AuxChannel(context(engine), stopped).ask("hello", {"A": Message()}, 5.0)
 
 
-def test_a_request_that_is_no_note_is_refused():
+def test_a_request_that_is_not_a_message_is_refused():
     engine = Engine()
     component = LearnedWeights()
     component.handle_event(EventType.START_RUN, context(engine))

@@ -1,4 +1,4 @@
-"""A FLARE site's executor over a made-up desk."""
+"""A FLARE site's executor over a fake service."""
 
 import pytest
 
@@ -19,8 +19,8 @@ from lookalike_cells import AUX, Cell
 SECRET = "case 0815"
 
 
-class Selection:
-    """Answers what cannot be sent, once; then what can."""
+class FakeService:
+    """Replies with three messages that cannot be sent, then with one that can."""
 
     def __init__(self, *_args):
         self.bad = [
@@ -29,7 +29,7 @@ class Selection:
             Message({"values": torch.ones(2).to_sparse()}, {"case": SECRET}),
         ]
 
-    def answer(self, verb: str, _note: Message) -> Message:
+    def answer(self, verb: str, _message: Message) -> Message:
         return self.bad.pop() if self.bad else Message({}, {"verb": verb})
 
 
@@ -73,7 +73,7 @@ class Site(FLContext):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    monkeypatch.setattr(executors, "SiteService", Selection)
+    monkeypatch.setattr(executors, "SiteService", FakeService)
     monkeypatch.setattr(executors, "read_job_text", lambda _folder: "{}")
     return Site(tmp_path)
 
@@ -116,7 +116,7 @@ def test_a_message_asks_for_small_things_and_holds_no_model(verb, arrays, site):
     assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
 
 
-def test_the_desk_is_open_to_the_servers_job_alone(site):
+def test_only_the_servers_job_reaches_the_service(site):
     executors.AutoFedAvgExecutor().handle_event(EventType.START_RUN, site)
     assert not site.cell.refuses("server.job", AUX, TOPIC)
     for origin in ("server", "server.other", "A", "B.job"):

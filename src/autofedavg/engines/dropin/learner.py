@@ -124,10 +124,10 @@ class WeightLearner:
         trained: Mapping[str, Mapping[str, Tensor]],
         channel: Channel,
     ) -> Learned:
-        """Learns the weights if the round is one that learns, and averages.
+        """Learns the weights, if round t (from 1) is one that learns, and averages.
 
         Args:
-            t: the round, from 1.
+            t: the round.
             w: the model that training began from.
             trained: the trained models, by address.
             channel: sends requests to those addresses.

@@ -61,9 +61,6 @@ def allow(kit: Path) -> Allowed:
     Nobody may send code with a job, or read files below the kit. A site does not stream its logs,
     and accepts messages only from the server and from itself.
 
-    Args:
-        kit: the folder of the server's, or of a site's, startup kit.
-
     Raises:
         ConfigError: this is not the kit of a server or a site.
         RunError: a file of the kit cannot be read or written.
@@ -131,7 +128,7 @@ def _reduced(rights: Any) -> Any:
         raise TypeError(f"rights are a table, not {type(rights).__name__}")
     if rights == NONE:
         return rights
-    # FLARE reads the single word before any single right, so it has to go.
+    # FLARE checks the single word before any named right, so it must be replaced.
     return {**dict.fromkeys(OTHERS, rights), **dict.fromkeys((*CODE, FILES[0]), NONE)}
 
 

@@ -77,11 +77,7 @@ def encode_bytes(message: Message) -> Shareable:
 
 
 def decode_bytes(shareable: object) -> Message:
-    """Decodes what `encode_bytes` encoded.
-
-    Raises:
-        WireError: it is not a valid message.
-    """
+    """Decodes what `encode_bytes` encoded, or raises a WireError."""
     return decode(_accepted(shareable).get(MESSAGE))
 
 

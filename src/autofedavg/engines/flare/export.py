@@ -39,15 +39,7 @@ _COMMON: dict[str, Any] = {
 
 
 def export(job: Job, out: Path) -> Path:
-    """Writes the job folder.
-
-    Args:
-        job: the run.
-        out: a new or empty folder.
-
-    Returns:
-        The folder, for `nvflare job submit -j`.
-    """
+    """Writes the folder for `nvflare job submit -j`; it must be new or empty."""
     if out.exists() and any(out.iterdir()):
         raise ConfigError("the folder is not empty", where=str(out), remedy="give a new one")
     config = out / APP / "config"

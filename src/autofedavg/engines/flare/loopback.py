@@ -68,23 +68,12 @@ class Loopback:
             raise
 
     def run(self, job: Job, tick: Callable[[], None]) -> None:
-        """Submits one job and returns when it has ended, whatever its outcome.
-
-        Raises:
-            RunError: it cannot be submitted.
-        """
+        """Submits one job and returns when it has ended, whatever its outcome."""
         self._jobs += 1
         self.run_folder(export(job, self.scratch / "submitted" / f"job-{self._jobs}"), tick)
 
     def run_folder(self, folder: Path, tick: Callable[[], None]) -> str:
-        """Submits a job folder and waits for its end.
-
-        Returns:
-            FLARE's final status of the job; empty if the server died.
-
-        Raises:
-            RunError: it cannot be submitted.
-        """
+        """Submits a job folder; returns FLARE's final status, or nothing if the server died."""
         try:
             self._restart_dead()
             self._await_sites(tick)

@@ -35,13 +35,9 @@ NO_LIMIT = 30 * 24 * 3600.0  # seconds: FLARE's timeout for a request without a 
 
 
 class FlareTransport:
-    """Carries messages between this job's Controller and the Executors of its sites.
+    """Carries messages between a job's Controller and the Executors of its sites.
 
-    Args:
-        controller: the job's.
-        context: FLARE's context of the job.
-        stopped: FLARE's signal that the job was stopped.
-        wanted: the sites of the job, connected or not.
+    `wanted` names the sites of the job, connected or not.
     """
 
     name = "flare"

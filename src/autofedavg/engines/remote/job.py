@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,15 @@ from autofedavg.experiment.validation import Values
 
 SCHEMA = 1
 WAIT = 600.0  # seconds: sites may have to prepare their data
+_PLAIN: dict[str, Callable[[Any], Any]] = {  # a job's attributes in its text, and their types
+    "study": str,
+    "seed": int,
+    "sites": lambda names: tuple(str(name) for name in names),
+    "network": str,
+    "wait": float,
+    "threads": lambda n: None if n is None else int(n),
+    "supervised": bool,
+}
 
 
 @dataclass(frozen=True)
@@ -76,30 +85,14 @@ class Job:
 
     def text(self) -> str:
         """The job as JSON."""
-        return json.dumps(
-            {
-                "schema": SCHEMA,
-                "version": __version__,
-                "study": self.study,
-                "seed": self.seed,
-                "sites": list(self.sites),
-                "network": self.network,
-                "wait": self.wait,
-                "threads": self.threads,
-                "supervised": self.supervised,
-                "folds": list(self.row.folds),
-                "row": without_paths(self.row),
-            },
-            indent=1,
-        )
+        content: dict[str, Any] = {"schema": SCHEMA, "version": __version__}
+        content |= {name: getattr(self, name) for name in _PLAIN}
+        content |= {"folds": self.row.folds, "row": without_paths(self.row)}
+        return json.dumps(content, indent=1)
 
     @classmethod
     def read(cls, text: str, where: str) -> Job:
-        """Reads a job from its text.
-
-        Args:
-            text: from `text`.
-            where: named in errors.
+        """Reads a job from its text; errors name `where`.
 
         Raises:
             ConfigError: it is not a job, or one of another version.
@@ -122,16 +115,7 @@ class Job:
                     remedy="make it with `autofedavg export`",
                 )
             row.folds = tuple(int(fold) for fold in content["folds"])
-            return cls(
-                str(content["study"]),
-                row,
-                int(content["seed"]),
-                tuple(str(site) for site in content["sites"]),
-                str(content["network"]),
-                float(content["wait"]),
-                None if content["threads"] is None else int(content["threads"]),
-                bool(content["supervised"]),
-            )
+            return cls(row=row, **{name: kind(content[name]) for name, kind in _PLAIN.items()})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"not a valid job ({error})",

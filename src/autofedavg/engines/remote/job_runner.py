@@ -57,12 +57,7 @@ class JobRunner:
         self._held.__exit__(*failure)
 
     def run(self, job: Job, task: Task, watch: Watcher) -> None:
-        """Runs one job to its end.
-
-        Args:
-            job: the run.
-            task: its task, with the paths on this machine.
-            watch: called after every round.
+        """Runs one job to its end; `task` has the paths on this machine.
 
         Raises:
             AutoFedAvgError: the run failed, or the engine gave it up.

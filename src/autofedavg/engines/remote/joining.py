@@ -30,21 +30,14 @@ HELLO = 30.0  # seconds one "hello" may take; the server asks a site that is sti
 PAUSE = 0.5  # seconds between two rounds of "hello"
 LOOK_EVERY = 1.0  # seconds between two looks at the connections
 LOG_EVERY = 30.0  # seconds after which the log repeats which sites are missing
-LEFT = "had joined and is gone"
+LEFT = "joined, then disconnected"
 SPLITS = ("train", "validation", "test", "holdout")
 MOST_CASES = 10**9
 
 Said = dict[str, dict[str, Any]]  # by site: its cases, its versions, digests of its data
 
 
-class Connected(Protocol):
-    """What an engine knows of connections."""
-
-    def present(self) -> set[str] | None:
-        """Sites whose part of this job is connected now; None where that is unknown."""
-
-
-class RemoteTransport(Connected, Protocol):
+class RemoteTransport(Protocol):
     """What an engine supplies at the server."""
 
     name: str
@@ -56,6 +49,9 @@ class RemoteTransport(Connected, Protocol):
 
     def waiting(self) -> set[str]:
         """Sites that are connected but outside this job; only a new job can reach them."""
+
+    def present(self) -> set[str] | None:
+        """Sites whose part of this job is connected now; None where that is unknown."""
 
 
 @dataclass
@@ -77,7 +73,7 @@ class JoinedSites:
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
         data = {site: data_digest(said) for site, said in self.said.items()}
-        # Sites that share a message object go on sharing one: transports encode it once.
+        # Sites that share a message object must still share one: transports encode it once.
         shared = {id(m): Message(m.arrays, {**m.facts, DATA: data}) for m in messages.values()}
         asked = {site: shared[id(message)] for site, message in messages.items()}
         replies = self.transport.ask(verb, asked, within)
@@ -88,13 +84,9 @@ class Attendance:
     """Logs which sites are missing or have left while the server waits; a context manager.
 
     A site that has left owes its reply until a deadline that may be minutes away.
-
-    Args:
-        transport: knows which sites are connected.
-        sites: those that the server waits for.
     """
 
-    def __init__(self, transport: Connected, sites: Iterable[str]) -> None:
+    def __init__(self, transport: RemoteTransport, sites: Iterable[str]) -> None:
         self._transport = transport
         self._missing = dict.fromkeys(sites, "")
         self._seen: set[str] = set()
@@ -158,13 +150,8 @@ def about_data(said: Said) -> dict[str, Any]:
 def join(job: Job, transport: RemoteTransport, known: Said) -> Said:
     """Waits for the sites: for all of them, or for a quorum where a run is resumed.
 
-    Args:
-        job: names the sites and how long to wait.
-        transport: the engine's transport.
-        known: what sites said when the run began.
-
     Returns:
-        What every site has said, now or then.
+        What every site has said: now, or when the run began (`known`).
 
     Raises:
         FederationError: too few sites joined in time.

@@ -41,12 +41,7 @@ class Refused(AutoFedAvgError):
 
 
 class Policy:
-    """Which requests of a job a site answers.
-
-    Args:
-        job: names method, rounds, sites and which rounds are tested.
-        layout: of the job's network.
-    """
+    """Which requests of a job a site answers, given the layout of its network."""
 
     def __init__(self, job: Job, layout: Layout) -> None:
         self._job, self._layout, self._row = job, layout, job.row
@@ -74,11 +69,7 @@ class Policy:
         self._asked.clear()
 
     def check(self, verb: str, facts: Facts) -> None:
-        """Refuses what the job does not ask for.
-
-        Raises:
-            Refused: says why.
-        """
+        """Raises `Refused`, with the reason, if the job does not ask for this."""
         if verb not in KNOWN:
             raise Refused(f"unknown request {printable(verb)[:80]!r}")
         t, T = facts.get("t"), self._row.T

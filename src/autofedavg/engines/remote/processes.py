@@ -99,10 +99,10 @@ def main() -> None:
 
 
 def _serve(parent: int) -> None:
-    gone: set[int] = set()
+    dead: set[int] = set()
     started: set[int] = set()
     # Dead processes are reaped at once: FLARE's jobs continue while their parent's ID exists.
-    signal.signal(signal.SIGCHLD, lambda *_: gone.update(_reaped()))
+    signal.signal(signal.SIGCHLD, lambda *_: dead.update(_reaped()))
     rest = b""
     while os.getppid() == parent:
         if not select.select([sys.stdin], [], [], LOOK)[0]:
@@ -115,13 +115,13 @@ def _serve(parent: int) -> None:
             request = json.loads(line)
             answer: Any = True
             if "start" in request:
-                # The new process may reuse the ID of a dead one; no signal may come in between.
+                # The new process may have the ID of a dead one; no signal may come in between.
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
                 started.add(answer := _start(request))
-                gone.discard(answer)
+                dead.discard(answer)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             elif "alive" in request:
-                answer = request["alive"] not in gone
+                answer = request["alive"] not in dead
             else:
                 while _kill(set(_children()) - started):
                     time.sleep(0.01)

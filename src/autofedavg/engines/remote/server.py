@@ -31,13 +31,8 @@ log = logging.getLogger(__name__)
 def host(job: Job, transport: RemoteTransport, runs: Path) -> Path:
     """Runs a job at the server; resumes it if its run folder exists.
 
-    Args:
-        job: the run.
-        transport: the engine's transport.
-        runs: the folder under which `<study>/<row>/seed-<n>` is written.
-
     Returns:
-        The run folder.
+        The run folder, `<study>/<row>/seed-<n>` below `runs`.
 
     Raises:
         AutoFedAvgError: the run failed; status.json says so.
@@ -74,8 +69,8 @@ def _finished(job: Job, path: Path) -> bool:
     """
     if not (path / "config.toml").exists():
         return False
-    begun = parse_run(read_toml(path / "config.toml"), str(path))
-    if without_paths(begun) != without_paths(job.row):
+    existing = parse_run(read_toml(path / "config.toml"), str(path))
+    if without_paths(existing) != without_paths(job.row):
         raise ConfigError(
             "a run of this study, row and seed began with other settings",
             where=str(path),

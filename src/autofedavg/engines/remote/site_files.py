@@ -109,10 +109,7 @@ def site_file_text(task: Task, device: str = "cpu") -> str:
 
 
 def state_home(chosen: str = "") -> Path:
-    """The state folder of all sites of this user.
-
-    Args:
-        chosen: `state` of the site's file; empty for the default.
+    """The state folder of all sites of this user; `chosen` is `state` of the site's file.
 
     Raises:
         ConfigError: the user has no home folder, as in some containers.
@@ -130,12 +127,7 @@ def state_home(chosen: str = "") -> Path:
 
 
 class SiteState:
-    """One site's secret and its key from numbers to case names.
-
-    Args:
-        home: the state folder of all sites of this user.
-        site: its name.
-    """
+    """One site's secret and its key from numbers to case names, in a folder below `home`."""
 
     def __init__(self, home: Path, site: str) -> None:
         digest = hashlib.sha256(site.encode()).hexdigest()[:32]
@@ -150,15 +142,9 @@ class SiteState:
         return hmac.new(self._secret(), digest.encode(), "sha256").hexdigest() if digest else ""
 
     def keep_names(self, split: str, which: str, numbers: Mapping[str, str]) -> None:
-        """Writes the key from numbers to case names.
+        """Writes the key from numbers to the cases of a split; raises an OSError if it cannot.
 
-        Args:
-            split: of the cases.
-            which: tells several splits of the same data apart.
-            numbers: by case name.
-
-        Raises:
-            OSError: it cannot be written.
+        `which` tells several ways to split the same data apart.
         """
         table = io.StringIO()
         rows = csv.writer(table)

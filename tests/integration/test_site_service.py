@@ -16,7 +16,7 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.serialization import decode
-from deployed import DeskFleet, job_of
+from deployed import InProcessTransport, job_of
 from hospitals import CANARY, SITES, build_hospitals
 
 HELLO = Message({}, {})
@@ -33,7 +33,7 @@ def test_nothing_of_a_sites_data_leaves_it(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
     assert CANARY not in job.text()
-    transport = DeskFleet(job, files)
+    transport = InProcessTransport(job, files)
     numbers = Layout.of(job.row.task.network()).size
     path = host(job, transport, tmp_path / "runs")
     assert Ledger(path).status() == "finished"
@@ -57,7 +57,7 @@ def test_each_site_with_its_own_list_gives_the_numbers_of_one_list(hospitals, tm
     study, files = hospitals
     plan = read_study(study)
     job = job_of(plan, "auto-fedavg")
-    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    path = host(job, InProcessTransport(job, files), tmp_path / "runs")
     alone = run_study(plan, tmp_path / "simulated") / "auto-fedavg" / "seed-0"
     kept = ("alpha", "beta", "loss", "validation")
     assert [{k: line[k] for k in kept} for line in Ledger(path).rounds()] == [
@@ -70,7 +70,7 @@ def test_each_site_with_its_own_list_gives_the_numbers_of_one_list(hospitals, tm
 def test_numbers_stand_for_cases_and_the_site_keeps_the_key(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    path = host(job, InProcessTransport(job, files), tmp_path / "runs")
     said = {score.case for score in Ledger(path).scores() if score.site == "north"}
     assert not list(files["north"].parent.glob("*cases*"))
     (table,) = (tmp_path / "state" / "north").glob("cases-test-*.csv")
@@ -106,21 +106,21 @@ def test_a_site_without_its_data_says_so_without_names(break_it, kind, hospitals
     assert CANARY not in said.facts["error"]
     assert CANARY in caplog.text  # the site's own log names the file
     with pytest.raises(ConfigError, match=f"site north, joining: it cannot take part: {kind}"):
-        host(job, DeskFleet(job, files), tmp_path / "runs")
+        host(job, InProcessTransport(job, files), tmp_path / "runs")
     assert Ledger(job.folder(tmp_path / "runs")).status() == "failed"
 
 
 def test_other_data_than_the_run_was_begun_with_is_refused(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    path = host(job, InProcessTransport(job, files), tmp_path / "runs")
     RunFolder(path).set_status("running")  # as if it had been killed
     rows = (files["west"].parent / "list.csv").read_text().splitlines()
     (files["west"].parent / "list.csv").write_text("\n".join(rows[:-1]))
     for old in files["west"].parent.glob("list.split*"):
         old.unlink()
     with pytest.raises(DataError, match="site west, joining: the splits of its data are not those"):
-        host(job, DeskFleet(job, files), tmp_path / "runs")
+        host(job, InProcessTransport(job, files), tmp_path / "runs")
     assert Ledger(path).status() == "failed"
 
 
@@ -129,12 +129,12 @@ def test_a_stranger_and_an_unknown_request_are_refused(hospitals):
     job = job_of(read_study(study), "auto-fedavg")
     said = SiteService(job.text(), "east", files["north"]).answer("hello", HELLO)
     assert said.facts["error"] == f"east is not a site of this job: {', '.join(SITES)}"
-    selection = SiteService(job.text(), "north", files["north"])
-    assert selection.answer("format_disk", HELLO).facts["error"] == "unknown request 'format_disk'"
-    said = selection.answer("evaluate", HELLO).facts["error"]
+    service = SiteService(job.text(), "north", files["north"])
+    assert service.answer("format_disk", HELLO).facts["error"] == "unknown request 'format_disk'"
+    said = service.answer("evaluate", HELLO).facts["error"]
     assert said == "evaluate belongs to a round, 1 to 2, and was asked for none"
     bare = Message({}, {"t": 2, "split": "test"})
-    assert selection.answer("evaluate", bare).facts["error"].startswith("KeyError in evaluate")
+    assert service.answer("evaluate", bare).facts["error"].startswith("KeyError in evaluate")
 
 
 def test_a_site_sets_paths_and_nothing_else(tmp_path):
@@ -152,7 +152,7 @@ def test_a_site_sets_paths_and_nothing_else(tmp_path):
 def test_a_site_that_comes_back_with_other_data_refuses(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    transport = DeskFleet(job, files)
+    transport = InProcessTransport(job, files)
     seen = []
 
     def come_back(verb, site, answer):
@@ -163,7 +163,7 @@ def test_a_site_that_comes_back_with_other_data_refuses(hospitals, tmp_path):
             (home / "list.csv").write_text("\n".join(rows[:-1]))
             for old in home.glob("list.split*"):
                 old.unlink()
-            transport.desks["north"] = SiteService(job.text(), "north", files["north"])
+            transport.services["north"] = SiteService(job.text(), "north", files["north"])
         return answer
 
     transport.spoil = come_back
@@ -180,38 +180,38 @@ def test_a_jobs_word_does_not_lead_out_of_a_sites_folder(hospitals):
     moved.rename(home.parent / moved.name)
     listed = (home / "list.csv").read_text()
     (home / "list.csv").write_text(listed.replace(moved.name, f"../{moved.name}"))
-    selection = SiteService(job.text(), "north", files["north"])
-    assert selection.answer("hello", HELLO).facts["error"].startswith("DataError")
+    service = SiteService(job.text(), "north", files["north"])
+    assert service.answer("hello", HELLO).facts["error"].startswith("DataError")
     files["north"].write_text("allow_outside = true\n" + files["north"].read_text())
-    selection = SiteService(job.text(), "north", files["north"])
-    assert "error" not in selection.answer("hello", HELLO).facts
+    service = SiteService(job.text(), "north", files["north"])
+    assert "error" not in service.answer("hello", HELLO).facts
 
 
 def test_a_stranger_s_model_does_not_spoil_the_recorded_score(hospitals, tmp_path):
     """Whatever a site was made to keep in between: it validates the model that the server has."""
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    clean = Ledger(host(job, DeskFleet(job, files), tmp_path / "clean")).rounds()
+    clean = Ledger(host(job, InProcessTransport(job, files), tmp_path / "clean")).rounds()
 
     def replace_own(verb, site, answer):
         if verb == "local_train" and site == "west":
-            client_state = transport.desks["north"]._client.client_state
+            client_state = transport.services["north"]._client.client_state
             client_state.keep_own(client_state.own().clone())
             client_state.own().values.zero_()
         return answer
 
-    transport = DeskFleet(job, files, replace_own)
+    transport = InProcessTransport(job, files, replace_own)
     spoilt = Ledger(host(job, transport, tmp_path / "spoilt")).rounds()
     scores = [[line["validation_local"] for line in lines] for lines in (clean, spoilt)]
     assert scores[0] == scores[1]
     assert {event["what"] for line in spoilt for event in line["events"]} == {"resent"}
 
 
-def joined(selection: SiteService) -> Message:
+def joined(service: SiteService) -> Message:
     """A model of the job's network, and the site has said hello."""
-    assert "error" not in selection.answer("hello", HELLO).facts
+    assert "error" not in service.answer("hello", HELLO).facts
     return Message(
-        arrays_of(selection._client.trainer.layout.read(selection._client.trainer.network)), {}
+        arrays_of(service._client.trainer.layout.read(service._client.trainer.network)), {}
     )
 
 
@@ -232,37 +232,35 @@ ATTACKS = [
 @pytest.mark.parametrize(("verb", "facts", "why"), ATTACKS, ids=lambda a: str(a)[:30])
 def test_what_the_job_does_not_ask_for_is_refused_and_logged(verb, facts, why, hospitals, caplog):
     study, files = hospitals
-    selection = SiteService(
-        job_of(read_study(study), "auto-fedavg").text(), "north", files["north"]
-    )
-    model = joined(selection)
-    said = selection.answer(verb, Message(model.arrays, facts))
+    service = SiteService(job_of(read_study(study), "auto-fedavg").text(), "north", files["north"])
+    model = joined(service)
+    said = service.answer(verb, Message(model.arrays, facts))
     assert not said.arrays
     assert list(said.facts) == ["error"]
     assert re.search(why, said.facts["error"])
     assert f"north refuses: {said.facts['error']}" in caplog.text
     good = {"t": 1, "split": "validation"}
-    assert selection.answer("evaluate", Message(model.arrays, good)).facts["scores"]
+    assert service.answer("evaluate", Message(model.arrays, good)).facts["scores"]
 
 
 def test_test_cases_stay_closed_until_training_is_over(hospitals):
     study, files = hospitals
     text = job_of(read_study(study), "auto-fedavg").text()
-    selection = SiteService(text, "north", files["north"])
-    model = joined(selection)
+    service = SiteService(text, "north", files["north"])
+    model = joined(service)
     train, test = ({"t": 1, "T": 2}, {"t": 2, "split": "test"})
-    assert selection.answer("local_train", Message(model.arrays, train)).arrays
-    said = selection.answer("evaluate", Message(model.arrays, test)).facts["error"]
+    assert service.answer("local_train", Message(model.arrays, train)).arrays
+    said = service.answer("evaluate", Message(model.arrays, test)).facts["error"]
     assert said == "evaluate of round 2 on test cases: round 2 has not been trained here yet"
-    assert selection.answer("local_train", Message(model.arrays, {"t": 2, "T": 2})).arrays
-    assert selection.answer("evaluate", Message(model.arrays, test)).facts["scores"]
+    assert service.answer("local_train", Message(model.arrays, {"t": 2, "T": 2})).arrays
+    assert service.answer("evaluate", Message(model.arrays, test)).facts["scores"]
     restarted = SiteService(text, "north", files["north"])  # cannot know, and so trains no more
     assert restarted.answer("evaluate", Message(model.arrays, test)).facts["scores"]
     said = restarted.answer("local_train", Message(model.arrays, train)).facts["error"]
     assert "after the final test of this job, which ends training" in said
 
 
-def test_a_run_whose_test_alone_is_left_goes_on_over_new_and_old_desks(hospitals, tmp_path):
+def test_a_run_whose_test_alone_is_left_resumes_over_new_and_old_services(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
     asked = []
@@ -273,17 +271,19 @@ def test_a_run_whose_test_alone_is_left_goes_on_over_new_and_old_desks(hospitals
             raise KeyboardInterrupt
         return answer
 
-    first = DeskFleet(job, files, stop)
+    first = InProcessTransport(job, files, stop)
     with pytest.raises(KeyboardInterrupt):
         host(job, first, tmp_path / "runs")
     assert Ledger(job.folder(tmp_path / "runs")).rounds()[-1]["t"] == 2
-    again = DeskFleet(job, files)
-    again.desks["north"] = first.desks["north"]  # on Flower a site's worker outlives the server
+    again = InProcessTransport(job, files)
+    again.services["north"] = first.services[
+        "north"
+    ]  # on Flower a site's worker outlives the server
     assert Ledger(host(job, again, tmp_path / "runs")).status() == "finished"
 
 
-def digests(selection: SiteService) -> tuple[str, str]:
-    said = selection.answer("hello", HELLO).facts
+def digests(service: SiteService) -> tuple[str, str]:
+    said = service.answer("hello", HELLO).facts
     return said["split_sha256"], said["content_sha256"]
 
 
@@ -291,15 +291,15 @@ def test_digests_of_private_names_cannot_be_checked_against_a_guess(hospitals, m
     """Whoever knows the very names, splits and files cannot find them in what a site says."""
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    selection = SiteService(job.text(), "north", files["north"])
-    told = digests(selection)
+    service = SiteService(job.text(), "north", files["north"])
+    sent = digests(service)
     about = read_site_file(files["north"]).placed(job.row.task, "").describe()
-    assert not set(told) & {about["split_sha256"], about["content_sha256"]}
-    assert [len(digest) for digest in told] == [64, 64]
-    assert digests(SiteService(job.text(), "north", files["north"])) == told  # after a restart
+    assert not set(sent) & {about["split_sha256"], about["content_sha256"]}
+    assert [len(digest) for digest in sent] == [64, 64]
+    assert digests(SiteService(job.text(), "north", files["north"])) == sent  # after a restart
     files["north"].write_text('state = "elsewhere"\n' + files["north"].read_text())
     moved = digests(SiteService(job.text(), "north", files["north"]))
-    assert not set(moved) & set(told)
+    assert not set(moved) & set(sent)
     assert (files["north"].parent / "elsewhere" / "north" / "secret").stat().st_size == 32
     monkeypatch.setattr(type(job.row.task), "private_names", False)  # published: sites can compare
     plain = digests(SiteService(job.text(), "north", files["north"]))
@@ -309,11 +309,11 @@ def test_digests_of_private_names_cannot_be_checked_against_a_guess(hospitals, m
 def test_a_run_on_private_data_is_resumed_by_the_kept_secret(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")
-    path = host(job, DeskFleet(job, files), tmp_path / "runs")
+    path = host(job, InProcessTransport(job, files), tmp_path / "runs")
     RunFolder(path).set_status("running")  # as if it had been killed
-    host(job, DeskFleet(job, files), tmp_path / "runs")
+    host(job, InProcessTransport(job, files), tmp_path / "runs")
     assert Ledger(path).status() == "finished"
     RunFolder(path).set_status("running")
     (tmp_path / "state" / "west" / "secret").unlink()
     with pytest.raises(DataError, match="site west, joining: the splits of its data are not those"):
-        host(job, DeskFleet(job, files), tmp_path / "runs")
+        host(job, InProcessTransport(job, files), tmp_path / "runs")

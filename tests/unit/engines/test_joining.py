@@ -33,7 +33,7 @@ def test_a_site_that_had_joined_and_is_gone_is_named_and_so_is_its_return(said):
     here.look()
     here.look()
     assert here.left == {"II"}
-    assert said()[1:] == ["site II had joined and is gone"]  # once
+    assert said()[1:] == ["site II joined, then disconnected"]  # once
     here.look()
     assert here.left == set()
     assert said()[2:] == ["site II is back"]
@@ -62,5 +62,5 @@ def test_it_looks_while_somebody_waits_and_no_longer(said, monkeypatch):
         until = time.monotonic() + 20
         while not here.left and time.monotonic() < until:
             time.sleep(0.01)
-    assert said()[-1] == "site I had joined and is gone"
+    assert said()[-1] == "site I joined, then disconnected"
     assert not here._thread.is_alive()

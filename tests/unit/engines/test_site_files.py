@@ -1,4 +1,4 @@
-"""What a site keeps for itself: drawn once, for its user alone, and in a known place."""
+"""A site's secret and key: drawn once, for its user alone, and in a known place."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -49,24 +49,24 @@ def test_any_site_s_name_has_a_folder_below(name, tmp_path):
 
 @pytest.mark.parametrize("shared", ["folder", "secret"])
 def test_what_others_may_read_is_refused(shared, tmp_path):
-    keeping = SiteState(tmp_path, "north")
-    keeping.salted("a")
-    (keeping.folder if shared == "folder" else keeping.folder / "secret").chmod(0o740)
+    state = SiteState(tmp_path, "north")
+    state.salted("a")
+    (state.folder if shared == "folder" else state.folder / "secret").chmod(0o740)
     with pytest.raises(ConfigError, match=r"north.*: other users may read"):
-        keeping.salted("a")
+        state.salted("a")
 
 
 def test_a_link_a_damaged_secret_and_a_place_that_cannot_be_written_are_refused(tmp_path):
-    keeping = SiteState(tmp_path / "state", "north")
-    keeping.salted("a")
-    secret = keeping.folder / "secret"
+    state = SiteState(tmp_path / "state", "north")
+    state.salted("a")
+    secret = state.folder / "secret"
     secret.write_bytes(b"short")
     with pytest.raises(ConfigError, match="32 random bytes, and has 5"):
-        keeping.salted("a")
+        state.salted("a")
     secret.rename(tmp_path / "other")
     secret.symlink_to(tmp_path / "other")
     with pytest.raises(ConfigError, match="cannot be written"):
-        keeping.salted("a")
+        state.salted("a")
     assert (tmp_path / "other").read_bytes() == b"short"
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written .*set `state` .* AUTOFEDAVG_STATE"):

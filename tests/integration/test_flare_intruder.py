@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
@@ -16,6 +17,7 @@ from tests_tiny import TINY
 import flare_intruder
 from autofedavg import read_study
 from autofedavg.engines.flare import loopback
+from autofedavg.engines.flare.allow import ACCESS_FILE
 from autofedavg.engines.flare.export import EXECUTOR, export
 from autofedavg.engines.flare.loopback import Loopback
 from autofedavg.engines.flare.provisioning import ADMIN, prepare_kits
@@ -89,10 +91,10 @@ def test_a_site_that_asks_another_is_refused_and_the_run_is_as_if_it_had_not(
     config = folder / "intruder" / "config" / "config_fed_client.json"
     config.write_text(config.read_text().replace(EXECUTOR, flare_intruder.PATH))
     assert flare.run_folder(folder, lambda: None) == "FINISHED:COMPLETED"
-    told = json.loads((flare.runs / "asked.json").read_text())
-    letters = [said for what, said in told.items() if what.startswith("the letter")]
-    assert letters == ["COMMUNICATION_ERROR ['__headers__']"] * 4
-    others = {what: said for what, said in told.items() if not what.startswith("the letter")}
+    replies = json.loads((flare.runs / "asked.json").read_text())
+    aux = [said for what, said in replies.items() if what.startswith("aux")]
+    assert aux == ["COMMUNICATION_ERROR ['__headers__']"] * 4
+    others = {what: said for what, said in replies.items() if not what.startswith("aux")}
     assert len(others) == 4
     assert all(said.startswith("unauthenticated II") for said in others.values()), others
     refusal = "refuses aux_communication autofedavg to I."
@@ -135,3 +137,22 @@ def test_an_administrator_reads_no_files_of_a_site_or_of_the_server(flare):
         assert "not authorized" in said.lower(), (command, said)
         assert SECRET not in said
         assert str(flare.kits.home) not in said
+
+
+def test_a_site_whose_kit_names_a_missing_access_check_does_not_start(flare):
+    """A kit from an earlier version: without its check a site must not run."""
+    site = psutil.Process(flare.pid("III"))
+    checks = flare.kits.site("III") / "local" / ACCESS_FILE
+    prepared = checks.read_text()
+    checks.write_text(prepared.replace("access.SiteAccessCheck", "door.SiteDoor"))
+    try:
+        site.kill()
+        site.wait()
+        log = flare.scratch / "III.log"
+        start = log.stat().st_size
+        flare.start("III")
+        psutil.wait_procs([psutil.Process(flare.pid("III"))], timeout=100)
+        assert not psutil.pid_exists(flare.pid("III"))
+        assert "autofedavg.engines.flare.door" in log.read_text()[start:]
+    finally:
+        checks.write_text(prepared)

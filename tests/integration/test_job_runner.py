@@ -1,6 +1,6 @@
-"""Rows as jobs on an engine of this machine: supervision, resumption, what the caller is told.
+"""Rows as jobs on an engine of this machine: supervision, resumption, reports to the caller.
 
-The engine here is desks in this process, which can be made to give a job up.
+The engine here is a fake in this process, which can be made to give a job up.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from autofedavg.experiment.folder import Ledger, read_json
 from autofedavg.federation.messages import NoReply
 from autofedavg.studies.machine import clients
 from autofedavg.studies.observer import Observer
-from deployed import DeskFleet, assert_same_run
+from deployed import InProcessTransport, assert_same_run
 from toy import TRAINING, toy_problem
 
 
@@ -27,10 +27,10 @@ class GivenUp(BaseException):
     """The engine ends the job's server process: nothing is written any more."""
 
 
-class Desks:
+class FakeEngine:
     """A loopback engine without processes; `trouble(number of the job)` spoils answers."""
 
-    opened: list["Desks"]
+    opened: list["FakeEngine"]
     trouble = None  # set by every test
 
     def __init__(self, sites, site_files, runs: Path, scratch: Path) -> None:
@@ -48,7 +48,7 @@ class Desks:
 
     def run(self, job, tick) -> None:
         self.jobs += 1
-        transport = DeskFleet(job, self.files, spoil=self.trouble(self.jobs))
+        transport = InProcessTransport(job, self.files, spoil=self.trouble(self.jobs))
         transport.name, transport.waiting = "flare", getattr(self, "waiting", set)
         with contextlib.suppress(AutoFedAvgError, GivenUp):
             host(job, transport, self.runs)
@@ -57,15 +57,15 @@ class Desks:
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch):
-    Desks.opened = []
-    monkeypatch.setattr(Desks, "trouble", staticmethod(lambda _number: unspoilt))
+    FakeEngine.opened = []
+    monkeypatch.setattr(FakeEngine, "trouble", staticmethod(lambda _number: unspoilt))
     names = {
         "simulator": "autofedavg.engines.simulator.simulator:Simulator",
-        "flare": f"{__name__}:Desks",
+        "flare": f"{__name__}:FakeEngine",
     }
     monkeypatch.setattr("autofedavg.studies.launch.ENGINES", Registry("engine", names))
     assert __name__ in sys.modules  # the registry imports this engine by its name
-    return Desks
+    return FakeEngine
 
 
 def unspoilt(verb, site, answer):
@@ -90,17 +90,17 @@ def gives_up_in(*jobs: int):
 
 
 def test_all_rows_run_on_one_federation_and_give_the_simulators_bits(tiny, tiny_trained, tmp_path):
-    told = []
+    rounds = []
 
     class Telling(Observer):
         def round(self, seen):
-            told.append((seen.t, seen.T))
+            rounds.append((seen.t, seen.T))
 
     home = run_study(read_study(tiny), tmp_path, Machine("flare"), Telling())
     for row in ("local-only", "fedavg", "n-dirichlet"):
         assert_same_run(tiny_trained / row / "seed-0", home / row / "seed-0")
-    assert told == [(t, 3) for _ in range(3) for t in (1, 2, 3)]
-    (engine,) = Desks.opened
+    assert rounds == [(t, 3) for _ in range(3) for t in (1, 2, 3)]
+    (engine,) = FakeEngine.opened
     assert engine.jobs == 3
     assert not engine.open
     assert not engine.scratch.exists()
@@ -111,10 +111,10 @@ def test_a_job_given_up_is_an_error_that_says_how_to_go_on(engine, tiny, tiny_tr
     plan = read_study(tiny, only=["n-dirichlet"])
     with pytest.raises(RunError, match=r"gave the job up.*autofedavg resume"):
         run_study(plan, tmp_path, Machine("flare"))
-    assert not Desks.opened[0].open
+    assert not FakeEngine.opened[0].open
     engine.trouble = gives_up_in()
     resume(tmp_path / "tiny")
-    assert len(Desks.opened) == 2  # on the engine it was begun on
+    assert len(FakeEngine.opened) == 2  # on the engine it was begun on
     assert_same_run(tiny_trained / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
 
 
@@ -122,7 +122,7 @@ def test_a_supervised_job_is_started_anew_by_itself(engine, tiny, tiny_trained, 
     engine.trouble = gives_up_in(1, 2)
     plan = read_study(tiny, only=["n-dirichlet"])
     run_study(plan, tmp_path, Machine("flare", supervise=True))
-    assert Desks.opened[0].jobs == 3
+    assert FakeEngine.opened[0].jobs == 3
     assert_same_run(tiny_trained / "n-dirichlet/seed-0", tmp_path / "tiny/n-dirichlet/seed-0")
 
 
@@ -134,7 +134,7 @@ def test_supervision_ends_where_nothing_moves(engine, tiny, tmp_path):
     plan = read_study(tiny, only=["fedavg"])
     with pytest.raises(RunError, match="client II, hello: did not join within 1 s"):
         run_study(plan, tmp_path, Machine("flare", supervise=True, wait=1.0))
-    assert Desks.opened[0].jobs == 3
+    assert FakeEngine.opened[0].jobs == 3
 
 
 def test_a_site_that_comes_back_is_taken_in_by_a_new_job(engine, monkeypatch, tiny, tmp_path):
@@ -142,7 +142,7 @@ def test_a_site_that_comes_back_is_taken_in_by_a_new_job(engine, monkeypatch, ti
     monkeypatch.setattr(engine, "waiting", lambda self: waiting.pop(0), raising=False)
     plan = read_study(tiny, only=["fedavg"])
     home = run_study(plan, tmp_path, Machine("flare", supervise=True))
-    assert Desks.opened[0].jobs == 2
+    assert FakeEngine.opened[0].jobs == 2
     assert Ledger(home / "fedavg" / "seed-0").status() == "finished"
     about = read_json(home / "fedavg" / "seed-0" / "environment.json")
     assert [entry["after_round"] for entry in about["resumed"]] == [1]
@@ -153,7 +153,7 @@ def test_a_site_that_never_joins_does_not_stop_the_run_again_and_again(
 ):
     monkeypatch.setattr(engine, "waiting", lambda self: {"II"}, raising=False)
     run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare", supervise=True))
-    assert Desks.opened[0].jobs == 1
+    assert FakeEngine.opened[0].jobs == 1
 
 
 def test_workers_and_supervision_are_asked_where_they_exist(tiny, tmp_path):
@@ -187,7 +187,7 @@ def test_the_kind_of_failure_is_the_servers(engine, tiny, tmp_path):
 
 def test_an_interrupted_run_says_so(engine, monkeypatch, tiny, tmp_path):
     def interrupted(self, job, tick):
-        host(job, DeskFleet(job, self.files, spoil=gives_up_in(1)(1)), self.runs)
+        host(job, InProcessTransport(job, self.files, spoil=gives_up_in(1)(1)), self.runs)
 
     def stop(self, job, tick):
         try:
@@ -199,7 +199,7 @@ def test_an_interrupted_run_says_so(engine, monkeypatch, tiny, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare"))
     assert Ledger(tmp_path / "tiny/fedavg/seed-0").status() == "interrupted"
-    assert not Desks.opened[0].open
+    assert not FakeEngine.opened[0].open
 
 
 def test_a_renamed_run_folder_is_not_gone_on_with_elsewhere(engine, tiny, tmp_path):
