@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK
 
-from autofedavg.tasks.archives.committed import read_cases
+from autofedavg.tasks.archives.sources import read_cases
 from volumes import save_nifti
 
 GRID = (24, 22, 12)

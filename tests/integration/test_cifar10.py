@@ -125,7 +125,7 @@ def test_missing_data_has_its_exit_code_and_says_what_to_do(tmp_path, capsys) ->
     (tmp_path / "pictures.toml").write_text(STUDY.format(root=tmp_path / "nowhere"))
     assert cli._main(["run", str(tmp_path / "pictures.toml"), "--out", str(tmp_path)]) == 3
     err = capsys.readouterr().err
-    assert "there is no CIFAR-10 here" in err
+    assert "no CIFAR-10 files found" in err
     assert "cifar-10-binary.tar.gz" in err
 
 
@@ -133,7 +133,8 @@ def test_check_needs_no_data(tmp_path, capsys) -> None:
     (tmp_path / "pictures.toml").write_text(STUDY.format(root=tmp_path / "nowhere"))
     assert cli._main(["check", str(tmp_path / "pictures.toml")]) == 0
     out = capsys.readouterr().out
-    assert f"to be put into {tmp_path / 'nowhere'}: cifar-10-binary.tar.gz" in out
+    assert "missing: unpack cifar-10-binary.tar.gz from https://" in out
+    assert f" in {tmp_path / 'nowhere'}" in out
     assert "3,491,530 numbers, 9 layers" in out
 
 
@@ -210,16 +211,14 @@ def test_problem_holds_the_images_that_the_split_names(root) -> None:
 
 
 def test_a_holdout_that_leaves_nothing_to_train_on_is_refused_or_capped(root) -> None:
-    with pytest.raises(
-        DataError, match=r"640 of its \d+ images would be set aside, and none would"
-    ):
+    with pytest.raises(DataError, match=r"take 640 of its \d+ images and leave none to train on"):
         split_of(root, holdout_images=640)
     capped = split_of(root, holdout_images=640, train_on_holdout=True)
     assert all(parts["holdout"] == parts["train"] for parts in capped.values())
 
 
 def test_more_clients_than_images_are_refused(root, tmp_path) -> None:
-    with pytest.raises(DataError, match="300 images could not be dealt out to 31 clients"):
+    with pytest.raises(DataError, match="300 images could not be divided among 31 clients"):
         Cifar10(root=str(root), clients=31).problem()
     cifar10_binary(tmp_path, train=300, test=2)
     with pytest.raises(DataError, match="2 test images are too few for 3 clients"):

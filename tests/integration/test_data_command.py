@@ -67,7 +67,7 @@ def test_inspect_speaks_json_and_tells_every_bad_case(listing, capsys) -> None:
 def test_a_list_is_verified_and_every_missing_file_is_told(listing, capsys) -> None:
     assert cli._main(["data", "datalist", str(listing), "--prepare"]) == 0
     out = capsys.readouterr().out
-    assert "all files there" in out
+    assert "all files present" in out
     assert "hôpital 1: 2 train, 1 validation, 1 test" in out
     assert "every case is prepared" in out
     for name in ("3.png", "7 label.png"):

@@ -328,7 +328,7 @@ def test_a_task_that_does_not_say_how_inputs_are_made_is_named(
     monkeypatch.delattr(Synthetic, "preprocessing")
     code, _, talk = say("export-model", tiny_trained / "fedavg", "--out", tmp_path)
     assert code == 2
-    assert "task Synthetic: this task does not say how its inputs are made" in talk
+    assert "task Synthetic: this task does not describe how its inputs are made" in talk
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_everything_wrong_with_the_data_is_told_at_once_with_exit_code_3(
     assert "2 of 24 cases cannot be used" in said
     assert "it is a pickle, not an image" in said
     assert "mask 3.png: no such file" in said
-    assert "take them out of the list" in said
+    assert "remove them from the list" in said
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_what_does_not_fit_is_told_with_its_exit_code(
         ("Süd,../data/../../copy.png,mask.png", "leads out of"),
         ("Süd,Nord/Bild 0.png,mask.png", "Bild 0.png belongs to Nord/Bild 0 and to Süd/Nord/Bild"),
         ("Süd,copy.png,wide.png", "its grid is 40 x 50, the image's 40 x 44"),
-        ("Süd,grey.png,mask.png", "cases differ in kind: 2 axes and 3 channels"),
+        ("Süd,grey.png,mask.png", "cases differ in axes or channels: 2 axes and 3 channels"),
     ],
 )
 def test_lines_that_must_not_be_trained_on(pictures, tmp_path, capsys, line, said) -> None:

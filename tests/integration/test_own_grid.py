@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from autofedavg.tasks.imaging import window
+from autofedavg.tasks.imaging import prediction
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices
 from autofedavg.tasks.imaging.preparation import BINARY, Case
@@ -174,6 +174,6 @@ def test_slabs_of_a_large_volume_join_without_a_seam(tmp_path, monkeypatch, crop
         site.score(Oracle((0.0, 1.0)), "test"),
     )
     assert whole.any()
-    monkeypatch.setattr(window, "AT_ONCE", 3 * label[0].size)  # three rows at a time
+    monkeypatch.setattr(prediction, "AT_ONCE", 3 * label[0].size)  # three rows at a time
     assert torch.equal(site.predict(Oracle((0.0, 1.0)), prepared), whole)
     assert site.score(Oracle((0.0, 1.0)), "test") == scores

@@ -4,15 +4,10 @@ from collections import Counter
 
 import pytest
 
-from autofedavg.tasks.archives.committed import (
-    divided,
-    in_drawn_order,
-    read_cases,
-    shared_out,
-    split_sizes,
-)
 from autofedavg.tasks.archives.covid import Covid
 from autofedavg.tasks.archives.pancreas import Pancreas
+from autofedavg.tasks.archives.sources import in_drawn_order, read_cases
+from split_rule import divided, shared_out, split_sizes
 
 TWINS = ["PANCREAS_0002", "PANCREAS_0025", "PANCREAS_0070"]
 PAPER = {"MSD": (95, 93, 93), "TCIA": (28, 27, 27), "BTCV": (10, 10, 10)}

@@ -1,4 +1,4 @@
-"""What a task is: settings that can be turned into a problem for a federation."""
+"""The base class of tasks: settings that define a problem for a federation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofedavg.core.errors import ConfigError
 from autofedavg.core.problem import Problem
 from autofedavg.core.settings import Settings
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # (what, done, total), called during long work
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Segmentation:
     Attributes:
         content: of the file to write.
         voxels: of every class, in the order of the classes.
-        ml: their volume in millilitres; None where the size of a voxel is not known.
+        ml: their volume in millilitres; None where the size of a voxel is unknown.
     """
 
     content: bytes
@@ -32,7 +32,9 @@ class Segmentation:
 
 
 class Segmenter(Protocol):
-    """Applies a trained network to image files as they were prepared in training.
+    """Applies a trained network to image files, prepared as in training.
+
+    An image is one file, or several that are its channels.
 
     Attributes:
         classes: their names; number k in a prediction is the k-th of them, 0 is background.
@@ -41,32 +43,21 @@ class Segmenter(Protocol):
     classes: tuple[str, ...]
 
     def ending(self, image: Sequence[Path]) -> str:
-        """How the file of an image's prediction is to end; reads headers only.
-
-        Args:
-            image: one file, or several that are its channels.
-
-        Raises:
-            DataError: the model cannot be applied to this image, as far as headers tell.
-        """
+        """The suffix of an image's prediction; raises DataError if its header does not fit."""
 
     def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmentation:
-        """The prediction for one image.
-
-        Raises:
-            DataError: the image cannot be used.
-        """
+        """The prediction for one image; raises DataError if the image cannot be used."""
 
 
 class Task(Settings):
-    """A frozen set of settings with one verb; subclasses add a `name` and override `problem`.
+    """Frozen settings of a task; subclasses add a `name` and implement `problem`.
 
     Attributes:
-        paths: names of settings that hold paths; in a study they begin at the study's folder, and
+        paths: names of settings that hold paths. In a study they are relative to its folder, and
             in a deployment each site has its own.
-        metric: the score by which models are chosen; higher is better.
-        private_names: whether the names of cases may tell something of patients or places; such
-            names do not leave a site.
+        metric: the score by which models are selected; higher is better.
+        private_names: whether the names of cases may identify patients or places; such names do
+            not leave a site.
     """
 
     paths: ClassVar[tuple[str, ...]] = ()
@@ -74,38 +65,30 @@ class Task(Settings):
     private_names: ClassVar[bool] = True
 
     def resolved(self, progress: Progress | None = None) -> Self:
-        """A copy with every setting worked out that was left to the data."""
+        """A copy with all settings that were left to the data resolved."""
         return self
 
     def check(self) -> None:
-        """Refuses, before any work, what could not be run: a split that cannot be made, say."""
+        """Refuses, before any work, settings that cannot run, such as an impossible split."""
 
     def problem(self, progress: Progress | None = None) -> Problem:
-        """Prepares the data (once; kept in a cache) and returns what is to be learned.
-
-        Args:
-            progress: called with (what, done, total) during long work.
-        """
+        """Prepares the data (once; it is cached) and returns the learning problem."""
         raise NotImplementedError
 
     def site_names(self) -> list[str]:
-        """The sites, without touching their data."""
+        """The sites, without reading their data."""
         raise NotImplementedError
 
     def has(self, split: str) -> bool:
-        """Whether a split has cases, as far as the settings tell."""
+        """Whether a split has cases, according to the settings."""
         return split != "holdout" or bool(getattr(self, "holdout", 0))
 
     def network(self) -> nn.Module:
-        """The network, without touching the data."""
+        """The network, without reading the data."""
         raise NotImplementedError
 
     def segmenter(self) -> Segmenter:
-        """What applies a trained network to new images; must not touch the training data.
-
-        Raises:
-            ConfigError: the task is not about image files.
-        """
+        """Applies trained networks to new images, without reading the training data."""
         raise ConfigError(
             "this task's model is not applied to image files",
             where=f"task {getattr(self, 'name', '')}",
@@ -113,42 +96,38 @@ class Task(Settings):
         )
 
     def preprocessing(self) -> dict[str, Any]:
-        """How inputs are made and outputs are read, in plain values, without touching the data.
+        """The steps from data to inputs and from outputs to results, in plain values.
 
         `input` has at least `name`, `shape` (batch, channels, sizes; None for any) and
-        `multiple_of`: what each size is a multiple of, None where sizes are fixed. `output` has
-        `name` and `classes`, in the order of the network's outputs.
+        `multiple_of`: the divisor of each size, None where sizes are fixed. `output` has `name`
+        and `classes`, in the order of the network's outputs.
         """
         raise ConfigError(
-            "this task does not say how its inputs are made",
+            "this task does not describe how its inputs are made",
             where=f"task {type(self).__name__}",
-            remedy="give it a method preprocessing",
+            remedy="implement its method preprocessing",
         )
 
     def memory(self) -> int:
-        """Bytes of prepared data that will be held."""
+        """Bytes of prepared data held in memory during a run."""
         raise NotImplementedError
 
     def where(self) -> str:
-        """Where the data is, or what is to be done to have it, in one line."""
+        """The location of the data, or how to obtain it, in one line."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """What `environment.json` records of the data: cases per site, hash of the split."""
+        """The record of the data in `environment.json`: cases per site, digest of the split."""
         raise NotImplementedError
 
     def about(self) -> str:
-        """What data this is, where to get it, under which licence, and where to put it."""
+        """What the data is, where to get it, under which licence, and where to put it."""
         return self.where()
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """What is there, in lines for people.
-
-        Raises:
-            DataError: something is missing or unfit; everything is listed.
-        """
+        """Describes the data that was found; raises a DataError that lists every problem."""
         return [self.where()]
 
     def prepare(self, progress: Progress | None = None) -> None:
-        """Puts everything into the cache, so that runs begin at once."""
+        """Prepares all data into the cache, so that runs start at once."""
         self.problem(progress)

@@ -1,4 +1,4 @@
-"""Your own data loaders as a site."""
+"""Sites made of PyTorch data loaders."""
 
 from __future__ import annotations
 
@@ -19,32 +19,27 @@ METRIC = "score"
 
 
 class Loader(Protocol):
-    """PyTorch's DataLoader, or whatever else gives batches and knows how many."""
+    """PyTorch's DataLoader, or another iterable of batches with a length and a sized dataset."""
 
     @property
-    def dataset(self) -> Any:
-        """The cases: only their number is asked for."""
-
-    def __len__(self) -> int:
-        """Batches of a pass."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """One pass over the cases."""
+    def dataset(self) -> Any: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 @dataclass(frozen=True)
 class LoaderSite:
-    """A site made of PyTorch data loaders, or of anything like them.
+    """A site made of PyTorch data loaders, or of similar objects.
 
     Attributes:
-        train: batches to train on.
-        validation: batches to choose models on and, by default, to learn the weights on; may be
-            None where the models after the last round are the ones that are tested.
-        test: batches for the final numbers; the validation ones again when None.
+        train: batches for training.
+        validation: batches to select models and, by default, to learn the aggregation weights;
+            may be None if the models after the last round are tested.
+        test: batches for the final scores; the validation batches when None.
         holdout: batches for `learn_on = "holdout"`.
 
     Shuffling and random transforms (PyTorch's, NumPy's and Python's global randomness) follow the
-    run's seed; a loader's own generator, if it has one, is seeded anew at every pass.
+    run's seed; a loader's own generator, if it has one, is reseeded at every pass.
     """
 
     train: Loader
@@ -64,13 +59,7 @@ class LoaderSite:
 
 
 class LoaderData:
-    """A `LoaderSite` as a client sees it.
-
-    Args:
-        name: the site's name.
-        site: its loaders.
-        score: (network, batch) -> one score per case.
-    """
+    """The loaders of a site as the data of a client; `score` gives one score per case."""
 
     def __init__(self, name: str, site: LoaderSite, score: Score) -> None:
         self._name, self._loaders, self._score = name, site.loaders(), score
@@ -91,13 +80,11 @@ class LoaderData:
         self._under_way: tuple[tuple[str, int, int], Iterator[Batch]] | None = None
 
     def cases(self) -> Mapping[str, int]:
-        counted = {
-            s: loader for s, loader in self._loaders.items() if s != "test" or self._own_test
-        }
-        return {split: len(loader.dataset) for split, loader in counted.items()}
+        loaders = self._loaders.items()
+        return {s: len(loader.dataset) for s, loader in loaders if s != "test" or self._own_test}
 
     def settle(self, device: torch.device) -> None:
-        """Loaders are left as they are: the loss moves what they give."""
+        """Does nothing: the loss moves the batches."""
 
     def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
         loader = self._loaders["train"]
@@ -139,7 +126,7 @@ class LoaderData:
         return scores
 
     def _begin_pass(self, seeds: Seeds, split: str, t: int, s: int) -> Iterator[Batch]:
-        """A loader's iterator that stands before the batch of step s of round t."""
+        """A loader's iterator positioned before the batch of step s of round t."""
         loader = self._loaders[split]
         first = s - (s - 1) % len(loader)
         number = seeds.number(self._name, Purpose.AGGREGATE_BATCHES, t, first)

@@ -109,7 +109,7 @@ def test_description_tells_data_apart(own, tmp_path) -> None:
 
 def test_where_and_memory(own, tmp_path) -> None:
     task = own()
-    assert task.where() == f"in {tmp_path}: all files there"
+    assert task.where() == f"in {tmp_path}: all files present"
     held = sum(
         case.nbytes
         for parts in (s._cases for s in task.problem().sites.values())
@@ -129,7 +129,7 @@ def test_where_and_memory(own, tmp_path) -> None:
 def test_labels_that_are_images_are_told(own, tmp_path) -> None:
     deep = np.arange(360, dtype=np.uint16).reshape(18, 20)
     Image.fromarray(deep).save(tmp_path / "a0l.png")
-    with pytest.raises(DataError, match=r"359 different values, most in a/a0 \(360\).*look"):
+    with pytest.raises(DataError, match=r"359 different values, most in a/a0 \(360\).*check"):
         own().resolved()
     for site in "ab":
         for number in range(8):
@@ -151,7 +151,7 @@ def test_batches_balance_the_classes_and_depend_on_their_address_alone(own) -> N
 
 def test_a_study_without_a_list_is_told() -> None:
     row = {"name": "r", "method": {"name": "fedavg"}, "task": {"name": "datalist"}}
-    with pytest.raises(ConfigError, match=r"task\.datalist: no data list is named; set it to"):
+    with pytest.raises(ConfigError, match=r"task\.datalist: no data list is set; set it to"):
         parse_study({"run": [row]}, "study.toml")
     row["task"] = {"name": ["datalist"]}
     with pytest.raises(ConfigError):
@@ -164,7 +164,7 @@ def test_sites_without_a_value_in_common_are_told(own, tmp_path) -> None:
         Image.fromarray(np.where(np.array(Image.open(path)) > 0, 255, 0).astype(np.uint8)).save(
             path
         )
-    with pytest.raises(DataError, match=r"those of b 255: no value in common.*say what they mean"):
+    with pytest.raises(DataError, match=r"those of b 255: no value in common.*name the classes"):
         own().resolved()
 
 

@@ -57,7 +57,7 @@ def test_a_case_is_measured_once_and_again_when_it_changes(listed, tmp_path, mon
     real = module._measure
     monkeypatch.setattr(module, "_measure", lambda e: measured.append(e.case) or real(e))
     once = fingerprint(listed, str(tmp_path / "cache"), lambda *what: told.append(what))
-    assert told[-1] == ("looking at cases", 6, 6)
+    assert told[-1] == ("measuring cases", 6, 6)
     assert sorted(measured) == sorted(entry.case for entry in listed.entries)
     assert fingerprint(listed, str(tmp_path / "cache")) == once
     assert len(measured) == 6

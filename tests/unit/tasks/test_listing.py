@@ -77,7 +77,7 @@ def test_every_mistake_of_a_table_is_told_with_its_line(table) -> None:
         "line 6: split 'later' is none of train, validation, test",
         "line 7: fold 'two' is not a number", "line 8: there are more cells than columns",
         "h.png belongs to north/h and to south/h", "south/i names i.png twice",
-        "set task.allow_outside = true if that is meant",
+        "set task.allow_outside = true if that is intended",
     ):  # fmt: skip
         assert piece in said
     assert caught.value.exit_code == 3
@@ -89,13 +89,13 @@ def test_columns_are_checked_all_at_once(table) -> None:
     said = str(caught.value)
     for piece in (
         "there is no column 'image'", "there is no column 'label'", "two columns 'site'",
-        "column 'img' is not known", "column 'labl' is not known, did you mean label?",
+        "column 'img' is unknown", "column 'labl' is unknown, did you mean label?",
     ):  # fmt: skip
         assert piece in said
 
 
 def test_broken_quotes_are_told_with_their_line(table) -> None:
-    with pytest.raises(DataError, match=r"list\.csv, line 2: not a table: .*look at quotes"):
+    with pytest.raises(DataError, match=r"list\.csv, line 2: not a table: .*check quotes"):
         table('site,image,label\nnorth,"a"b.png,c.png\n')
 
 
@@ -162,11 +162,11 @@ def test_monais_layout_with_folds_channels_and_splits(table) -> None:
         ("[]", "a JSON data list is an object"),
         ({"cases": []}, r"there is no section of cases in \['cases'\]; name one of training"),
         ({"training": {}}, "'training' is not a list"),
-        ({"training": []}, "there is no case with a label in it"),
+        ({"training": []}, "there is no case with a label"),
         ({"training": [3, case(1, site="")]}, r"2 mistakes:\n  training 1: a case is an object"),
         (
             {"training": [case(1, patient_id="x")]},
-            "'patient_id' is not known, did you mean patient",
+            "'patient_id' is unknown, did you mean patient",
         ),
         ({"training": [case(1, label=["a"])]}, r"label is \['a'\], not the name of a file"),
         ({"training": [case(1)], "labels": {"liver": "one"}}, "'liver' has the value 'one'"),

@@ -78,7 +78,7 @@ def test_the_homogeneous_partition_mixes_the_classes() -> None:
 
 def test_too_few_images_are_refused_with_a_remedy() -> None:
     labels = np.zeros(79, dtype=int)
-    with pytest.raises(DataError, match="79 images could not be dealt out to 8 clients so that"):
+    with pytest.raises(DataError, match="79 images could not be divided among 8 clients so that"):
         heterogeneous(labels, 8, 0.5, 0)
     with pytest.raises(DataError, match="cannot give each of 8 clients 10; use fewer clients"):
         homogeneous(79, 8, 0)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.tasks.imaging import window
+from autofedavg.tasks.imaging import prediction
 from autofedavg.tasks.imaging.prediction import dices
 
 
@@ -28,5 +28,5 @@ def test_pieces_change_nothing(seed, voxels) -> None:
         for k in (1, 2, 3)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window, "AT_ONCE", voxels)
+        patch.setattr(prediction, "AT_ONCE", voxels)
         assert dices(found, label, 3) == whole

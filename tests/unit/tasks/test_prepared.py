@@ -15,7 +15,7 @@ import torch
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
-from autofedavg.tasks.imaging import casefolder, prepared
+from autofedavg.tasks.imaging import cache, casefolder, prepared
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BINARY, Case
 from autofedavg.tasks.imaging.prepared import SPLITS, Store
@@ -207,7 +207,7 @@ def test_a_finished_case_is_not_taken_away_by_a_slower_process(tmp_path, monkeyp
             places.append((store._place(case) / "case.json").stat().st_ino)
 
     monkeypatch.setattr(prepared, "write_case", write)
-    monkeypatch.setattr(prepared.threading, "get_ident", lambda: len(places))
+    monkeypatch.setattr(cache.threading, "get_ident", lambda: len(places))
     store.prepare(case)
     assert (store._place(case) / "case.json").stat().st_ino == places[1]
     assert not [*(tmp_path / "prepared").glob("*/.*")]

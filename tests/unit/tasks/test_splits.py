@@ -120,7 +120,7 @@ def test_a_saved_draw_that_does_not_fit_is_refused(tmp_path) -> None:
     with pytest.raises(DataError, match="it holds the split 'later'"):
         drawn(listed)
     path.write_text("{")
-    with pytest.raises(DataError, match=r"cannot be read .*; remove it to draw the splits anew"):
+    with pytest.raises(DataError, match=r"cannot be read .*; remove it to draw new splits"):
         drawn(listed)
 
 
@@ -155,7 +155,7 @@ def test_all_sites_that_are_too_small_are_told(tmp_path) -> None:
     with pytest.raises(DataError, match="a has 1 patient, b has 2 patients, and three splits"):
         drawn(listing(tmp_path, {"a": [1, 1, 1], "b": [1, 2], "c": range(5)}))
     assert not [*tmp_path.iterdir()]
-    with pytest.raises(DataError, match=r"1 training patients, and 1 would be set aside; lower"):
+    with pytest.raises(DataError, match="1 training patients, and the holdout would take 1; low"):
         drawn(listing(tmp_path, {"a": range(3)}), holdout=0.5)
 
 
@@ -177,7 +177,7 @@ def test_folds_test_every_patient_exactly_once(tmp_path) -> None:
             assert (split == "validation") == (following[entry.site][entry.case] == "test")
     assert sorted(tested) == sorted((e.site, e.case) for e in entries)
     assert not [*tmp_path.iterdir()]
-    with pytest.raises(DataError, match="fold 5 is asked for, and the list's folds are 0 to 4"):
+    with pytest.raises(DataError, match="there is no fold 5: the list's folds are 0 to 4"):
         drawn(listed, fold=5)
     with pytest.raises(DataError, match=r"5 cases have no fold, e\.g\. a/c0"):
         drawn(listing(tmp_path, {"a": range(5)}), fold=0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from monai.inferers import SlidingWindowInferer
 
-from autofedavg.tasks.imaging.window import slabs, stride
+from autofedavg.tasks.imaging.prediction import slabs, stride
 
 
 def whole(network, image, roi, overlap):

@@ -10,9 +10,15 @@ from typing import Any, ClassVar
 
 from autofedavg.core.errors import DataError
 from autofedavg.core.settings import setting
-from autofedavg.tasks.archives.committed import CommittedCase, in_drawn_order, read_cases
-from autofedavg.tasks.archives.plausibility import warn_of_misplaced
-from autofedavg.tasks.archives.sources import DataSource, FoundFiles, grid_of
+from autofedavg.tasks.archives.sources import (
+    CommittedCase,
+    DataSource,
+    FoundFiles,
+    grid_of,
+    in_drawn_order,
+    read_cases,
+    warn_of_misplaced,
+)
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.imaging.image import size_text
@@ -34,23 +40,15 @@ class PublicPipeline(Pipeline):
 
 
 class PublicTask(ImageTask):
-    """Segmentation of one structure in public CT.
-
-    Attributes:
-        sources: site -> the data set its cases are from.
-        heading: the description of the task for `autofedavg data`.
-        published: the description of the data for `environment.json` and the tables.
-        structure: the name of the class.
-        typical: approximate bytes of a prepared case, for `check` without the data.
-    """
+    """Segmentation of one structure in public CT."""
 
     paths: ClassVar[tuple[str, ...]] = ("root", "cache")
     private_names: ClassVar[bool] = False  # they are published
-    sources: ClassVar[Mapping[str, DataSource]]
-    heading: ClassVar[str]
-    published: ClassVar[str]
-    structure: ClassVar[str]
-    typical: ClassVar[int]
+    sources: ClassVar[Mapping[str, DataSource]]  # site -> the data set its cases are from
+    heading: ClassVar[str]  # the description of the task for `autofedavg data`
+    published: ClassVar[str]  # the description of the data for `environment.json` and the tables
+    structure: ClassVar[str]  # the name of the class
+    typical: ClassVar[int]  # approximate bytes of a prepared case, for `check` without the data
 
     name: str = ""
     root: str = setting(
@@ -99,7 +97,7 @@ class PublicTask(ImageTask):
             count = max(1, round(len(training) * self.holdout))
             if count >= len(training):
                 raise DataError(
-                    f"it has {len(training)} training cases, and {count} would be set aside",
+                    f"it has {len(training)} training cases, and the holdout would take {count}",
                     where=f"site {site}",
                     remedy="lower task.holdout, or raise task.cases",
                 )
@@ -168,10 +166,10 @@ class PublicTask(ImageTask):
 
     def about(self) -> str:
         lines = [self.heading]
-        counted = Counter(known.site for known in read_cases(self.name))
+        per_site = Counter(known.site for known in read_cases(self.name))
         for source in {id(s): s for s in self.sources.values()}.values():
             sites = [site for site, s in self.sources.items() if s is source]
-            count = sum(counted[site] for site in sites)
+            count = sum(per_site[site] for site in sites)
             place = self.folder / source.folder
             lines += [
                 "",

@@ -1,17 +1,60 @@
-"""Public data sets: their origin and terms, and the files of their cases on disk."""
+"""Public data sets: origin and terms, files on disk, committed splits, a check of their labels.
+
+The paper gives the sizes of its splits and not their cases. Ours, in the files of `cases/`, were
+drawn once by a rule that the tests repeat (tests/split_rule.py), so nobody chose the cases.
+"""
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from autofedavg.core.errors import DataError
+from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.dicom import series_header
+from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Classes
 from autofedavg.tasks.imaging.readers import nifti_header
+
+log = logging.getLogger(__name__)
+SOFT = -50.0  # Hounsfield units: above fat
+ENOUGH = 0.8  # of a label's voxels; a misplaced label also covers fat and air
+
+
+class CommittedCase(NamedTuple):
+    """One case of a public data set."""
+
+    site: str  # the client it belongs to
+    case: str  # its id, unique in the task
+    split: str  # train, validation or test
+    withdrawn: str = ""  # the reason why it is left out; empty for every case that is used
+
+
+@cache
+def read_cases(task: str) -> tuple[CommittedCase, ...]:
+    """The committed cases of a task, in the order of its file."""
+    text = (files("autofedavg.tasks.archives") / "cases" / f"{task}.csv").read_text(
+        encoding="utf-8"
+    )
+    return tuple(CommittedCase(**row) for row in csv.DictReader(text.splitlines()))
+
+
+def in_drawn_order(task: str, cases: Iterable[str]) -> list[str]:
+    """Cases in a reproducible random order: by the SHA-256 of "autofedavg <task> <case>"."""
+    digest = {c: hashlib.sha256(f"autofedavg {task} {c}".encode()).hexdigest() for c in cases}
+    return sorted(digest, key=digest.__getitem__)
 
 
 @dataclass
@@ -24,36 +67,22 @@ class FoundFiles:
 
 @dataclass(frozen=True)
 class DataSource:
-    """A public data set as it is downloaded.
+    """A public data set as it is downloaded."""
 
-    Attributes:
-        title: its name.
-        get: where to download it, and its size.
-        licence: its terms of use.
-        cite: the publications to cite.
-        folder: its folder below the task's root; empty for the root itself.
-        case: a case's id, with {} for its number.
-        image: the end of an image's path, with {}; of a folder where `series` is true.
-        label: the end of a label's path, with {}.
-        number: the form of a number, as a regular expression.
-        classes: the meaning of the label's values.
-        series: whether images are folders of DICOM files.
-        by_rows: whether labels follow their image's rows and slices; their affine is ignored.
-        aliases: other ids for a case -> the id of the split file.
-    """
-
-    title: str
-    get: str
-    licence: str
-    cite: tuple[str, ...]
-    folder: str
-    case: str
-    image: str
-    label: str
-    number: str
-    classes: Classes
-    series: bool = False
+    title: str  # its name
+    get: str  # where to download it, and its size
+    licence: str  # its terms of use
+    cite: tuple[str, ...]  # the publications to cite
+    folder: str  # its folder below the task's root; empty for the root itself
+    case: str  # a case's id, with {} for its number
+    image: str  # the end of an image's path, with {}; of a folder where `series` is true
+    label: str  # the end of a label's path, with {}
+    number: str  # the form of a number, as a regular expression
+    classes: Classes  # the meaning of the label's values
+    series: bool = False  # whether images are folders of DICOM files
+    # Whether labels follow their image's rows and slices; their affine is ignored.
     by_rows: bool = False
+    # Other ids for a case -> the id of the split file.
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, root: Path) -> dict[str, FoundFiles]:
@@ -127,3 +156,31 @@ def _below(top: Path, whole: re.Pattern[str] | None = None) -> Iterator[Path]:
                 if next(_below(here / name), None):
                     yield here / name
         yield from (here / name for name in sorted(names) if name[:1] != ".")
+
+
+def soft_tissue(case: PreparedCase, how: Pipeline) -> float:
+    """The share of a case's labelled voxels that are neither fat or air nor above the window."""
+    found = np.concatenate(case.centres())
+    if not len(found):
+        return 1.0
+    voxels = np.stack(np.unravel_index(found, case.size))
+    box = tuple(slice(int(axis.min()), int(axis.max()) + 1) for axis in voxels)
+    image, label = case.crop(box)
+    low, high = how.window
+    values = image[0][label[0] > 0]
+    soft = (values > (SOFT - low) / (high - low)) & (values < 1)
+    return float(soft.float().mean())
+
+
+def warn_of_misplaced(site: str, cases: Sequence[PreparedCase], how: Pipeline) -> None:
+    """Warns if the labels of a site do not cover soft tissue; needs a window in HU."""
+    if how.normalise != "window" or how.window[0] >= SOFT:
+        return
+    share = statistics.median(soft_tissue(case, how) for case in cases)
+    if share < ENOUGH:
+        log.warning(
+            "%s: only %.0f %% of the labelled voxels are soft tissue in most cases; labels may be "
+            "flipped or shifted against their images; compare some in a viewer",
+            site,
+            100 * share,
+        )

@@ -1,1 +1,1 @@
-"""CIFAR-10: reading its files, dealing them out, batches."""
+"""CIFAR-10: files, partition, batches, network."""

@@ -1,6 +1,6 @@
 """CIFAR-10 as the University of Toronto publishes it: the binary and the python layout.
 
-Whatever is wrong with the six files is told at once. A batch may hold any number of images.
+One error lists all problems of the six files. A batch may hold any number of images.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Layout = Literal["binary", "python"]
 
 @dataclass(frozen=True)
 class CifarFolder:
-    """A folder that holds files of one layout."""
+    """A folder with files of one layout."""
 
     folder: Path
     layout: Layout
@@ -67,19 +67,12 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class Cifar10Data:
-    """All that the six files hold.
+    """The content of the six files."""
 
-    Attributes:
-        found: where they are.
-        train: the five training batches, one after another.
-        test: the test batch.
-        md5: batch -> MD5 of its records as the binary layout writes them, whatever was read.
-    """
-
-    found: CifarFolder
-    train: LabelledImages
-    test: LabelledImages
-    md5: dict[str, str]
+    found: CifarFolder  # their folder
+    train: LabelledImages  # the five training batches, in order
+    test: LabelledImages  # the test batch
+    md5: dict[str, str]  # batch -> MD5 of its records in the binary layout
 
     def official(self) -> dict[str, bool]:
         """Batch -> whether images, labels and their order are the official ones."""
@@ -87,12 +80,9 @@ class Cifar10Data:
 
 
 def find(root: Path) -> CifarFolder | None:
-    """The layout at `root`, or in the archive's folder below it.
+    """The layout at `root`, or in the archive's folder below it; None if there is none.
 
-    Of several the one with the most files, the binary one if they are equal.
-
-    Raises:
-        DataError: the folder may not be looked into.
+    Of several layouts, the one with the most files; the binary one in a tie.
     """
     layouts: tuple[Layout, ...] = ("binary", "python")
     places = [CifarFolder(at, kind) for kind in layouts for at in (root, root / FOLDERS[kind])]
@@ -100,23 +90,19 @@ def find(root: Path) -> CifarFolder | None:
         missing = [len(place.missing()) for place in places]
     except OSError as error:
         raise DataError(
-            f"it cannot be looked into ({error.strerror})",
+            f"the folder cannot be read ({error.strerror})",
             where=str(root),
-            remedy="allow this user to read it, or name another folder in task.root",
+            remedy="allow this user to read it, or set task.root to another folder",
         ) from error
     fewest = min(missing)
     return places[missing.index(fewest)] if fewest < len(BATCHES) else None
 
 
 def read(root: Path, progress: Progress | None = None) -> Cifar10Data:
-    """Reads and checks all six batches.
-
-    Raises:
-        DataError: lists every file that is missing or cannot be used.
-    """
+    """Reads and checks all six batches; raises a DataError that lists every unusable file."""
     found = find(root)
     if found is None:
-        raise DataError("there is no CIFAR-10 here", where=str(root), remedy=remedy(root))
+        raise DataError("no CIFAR-10 files found", where=str(root), remedy=remedy(root))
     wrong, batches = [], {}
     for done, batch in enumerate(BATCHES, 1):
         path = found.file(batch)
@@ -141,8 +127,8 @@ def read(root: Path, progress: Progress | None = None) -> Cifar10Data:
 
 
 def remedy(root: Path) -> str:
-    """What to do when files are missing or damaged."""
-    return f"take {ARCHIVES['binary']} from {PAGE} and unpack it in {root}"
+    """The remedy for missing or damaged files."""
+    return f"download {ARCHIVES['binary']} from {PAGE} and unpack it in {root}"
 
 
 def _read_batch(path: Path, layout: Layout) -> np.ndarray:
@@ -165,7 +151,7 @@ def _read_batch(path: Path, layout: Layout) -> np.ndarray:
 def _from_binary(content: bytes) -> np.ndarray:
     if len(content) % RECORD:
         raise DataError(
-            f"it has {len(content)} bytes, which are not whole images of {RECORD} bytes "
+            f"its {len(content)} bytes are not a multiple of {RECORD}, the size of an image "
             f"(the official file has {OFFICIAL_RECORDS * RECORD})"
         )
     return np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
@@ -174,7 +160,7 @@ def _from_binary(content: bytes) -> np.ndarray:
 def _from_pickle(content: bytes) -> np.ndarray:
     loaded = inert_pickle.load(content)
     if not isinstance(loaded, dict):
-        raise DataError("it holds no table of images and labels")
+        raise DataError("it does not hold a table of images and labels")
     table: dict[Any, Any] = {
         key.decode("latin-1") if isinstance(key, bytes) else key: value
         for key, value in loaded.items()
@@ -182,7 +168,7 @@ def _from_pickle(content: bytes) -> np.ndarray:
     pixels = inert_pickle.array_of_bytes(table.get("data"), PIXELS)
     labels = table.get("labels")
     if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
-        raise DataError("it holds no list of labels")
+        raise DataError("it does not hold a list of labels")
     if len(labels) != len(pixels):
         raise DataError(f"it has {len(pixels)} images and {len(labels)} labels")
     wide = [label for label in labels if not 0 <= label < len(CLASSES)]

@@ -1,8 +1,8 @@
-"""Reads arrays, numbers and text out of a pickle without running anything that is in it.
+"""Reads arrays, numbers and text out of a pickle without running any code from it.
 
-Two walls. Every instruction is looked at before one is carried out, and only those that build
-plain values pass. The three NumPy names such files use lead to stand-ins that remember what they
-were given and do nothing; every other name is refused.
+Two barriers. All instructions are checked before the first is executed, and only those that build
+plain values pass. The three NumPy names in such files map to stand-ins that only store their
+arguments; every other name is refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PLAIN = {
     "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
 MOST = 2**40  # no axis is longer
-MEMO = 1_000_000  # a file asks for room with its largest memo number
+MEMO = 1_000_000  # largest memo number: memory is allocated for it
 
 
 class _Inert:
-    """Remembers its arguments and its state."""
+    """Stores its arguments and its state."""
 
     __slots__ = ("arguments", "state")
 
@@ -43,13 +43,13 @@ class _Inert:
 
 
 class _Array(_Inert):
-    """Stands for `numpy.ndarray`, and for the function that begins one."""
+    """The stand-in for `numpy.ndarray` and its constructor."""
 
     __slots__ = ()
 
 
 class _Kind(_Inert):
-    """Stands for `numpy.dtype`."""
+    """The stand-in for `numpy.dtype`."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ KNOWN = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own, not the one in C: of that, no instruction can be replaced."""
+    """Python's unpickler, because instructions of the one in C cannot be replaced."""
 
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
@@ -71,7 +71,7 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
-            raise DataError(f"it asks for {module}.{name}, which data does not need")
+            raise DataError(f"it imports {module}.{name}, which data does not need")
         return KNOWN[module, name]
 
     def put_items(self) -> None:
@@ -82,7 +82,7 @@ class _Unpickler(pickle._Unpickler):
         self._put([key, value])
 
     def _put(self, items: list[Any]) -> None:
-        # The hash of a tuple of tuples of tuples can take for ever, or more stack than there is.
+        # Hashing deeply nested tuples can take forever, or overflow the stack.
         if not isinstance(self.stack[-1], dict) or any(
             type(key) not in (bytes, str) for key in items[::2]
         ):
@@ -94,35 +94,26 @@ class _Unpickler(pickle._Unpickler):
 
 
 def load(content: bytes) -> Any:
-    """The plain values in a pickle, bytes where Python 2 wrote text.
-
-    Raises:
-        DataError: it asks for a name or an instruction that plain data does not need, or it is
-            not a pickle.
-    """
+    """The plain values in a pickle, bytes for text of Python 2; raises DataError on others."""
     try:
         for instruction, argument, _ in pickletools.genops(content):
             if instruction.name not in PLAIN:
                 raise DataError(f"it holds the instruction {instruction.name}")
             if instruction.name == "LONG_BINPUT" and int(argument or 0) > MEMO:
-                raise DataError(f"it asks for room for {argument} values")
+                raise DataError(f"it reserves memory for {argument} values")
         return _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except DataError:
         raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise DataError(f"it is not a whole pickle ({type(error).__name__}: {reason})") from error
+        raise DataError(f"it is not a valid pickle ({type(error).__name__}: {reason})") from error
 
 
 def array_of_bytes(value: Any, columns: int) -> np.ndarray:
-    """A loaded (rows, columns) array of unsigned bytes.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """A loaded (rows, columns) array of unsigned bytes; raises DataError on anything else."""
     state = value.state if isinstance(value, _Array) else None
     if not (isinstance(state, tuple) and len(state) == 5):
-        raise DataError("there is no array in it")
+        raise DataError("it does not hold an array")
     _, shape, kind, fortran, raw = state
     unsigned = isinstance(kind, _Kind) and kind.arguments[:1] in ((b"u1",), ("u1",), ("|u1",))
     whole = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < MOST for n in shape)

@@ -1,4 +1,4 @@
-"""Dealing one labelled data set out to clients, as FedMA's benchmark does.
+"""Partitions of one labelled data set among clients, as in FedMA's benchmark.
 
 The legacy `RandomState` and the order of its draws are part of the procedure: with 16 clients and
 seed 0 the heterogeneous partition of CIFAR-10 is the one behind the paper's Table 1.
@@ -19,9 +19,9 @@ def heterogeneous(
 ) -> list[np.ndarray]:
     """FedMA's partition by a Dirichlet distribution over the clients, class by class.
 
-    The images of a class are shuffled and cut in proportions drawn from Dir(concentration).
-    Clients that already hold an equal share of all images get nothing more. The whole deal is
-    drawn anew until the smallest client has 10 images; then every client's list is shuffled.
+    The images of a class are shuffled and divided in proportions drawn from Dir(concentration).
+    Clients with an equal share of all images get no more. The whole partition is redrawn until the
+    smallest client has 10 images; then every client's list is shuffled.
 
     Args:
         labels: (N,), integers from 0.
@@ -31,9 +31,6 @@ def heterogeneous(
 
     Returns:
         The indices of each client's images; every image is in exactly one list.
-
-    Raises:
-        DataError: no deal gave every client 10 images.
     """
     random = np.random.RandomState(seed)
     attempts = ATTEMPTS if len(labels) >= MINIMUM * clients else 0
@@ -44,17 +41,14 @@ def heterogeneous(
                 random.shuffle(share)
             return shares
     raise _too_few(
-        f"{len(labels)} images could not be dealt out to {clients} clients so that each has "
+        f"{len(labels)} images could not be divided among {clients} clients so that each has "
         f"{MINIMUM} (Dirichlet concentration {concentration:g}, {attempts} attempts)",
         "use fewer clients, a larger concentration or another partition_seed",
     )
 
 
 def homogeneous(count: int, clients: int, seed: int) -> list[np.ndarray]:
-    """FedMA's "homo" partition: a random order of all images, cut into nearly equal parts.
-
-    Classes are not looked at, so every client has about the mixture of the whole.
-    """
+    """FedMA's "homo" partition: a random order of all images in nearly equal parts."""
     if count < MINIMUM * clients:
         raise _too_few(
             f"{count} images cannot give each of {clients} clients {MINIMUM}", "use fewer clients"
@@ -65,7 +59,7 @@ def homogeneous(count: int, clients: int, seed: int) -> list[np.ndarray]:
 def _deal(
     labels: np.ndarray, clients: int, concentration: float, random: np.random.RandomState
 ) -> list[np.ndarray] | None:
-    """One attempt; None where tiny concentrations leave no proportions to cut by."""
+    """One attempt; None where tiny concentrations leave no proportions."""
     held: list[list[np.ndarray]] = [[] for _ in range(clients)]
     sizes = np.zeros(clients, dtype=np.int64)
     for label in range(int(labels.max()) + 1):

@@ -1,4 +1,4 @@
-"""What a site of pictures must tell for its client to take its steps together with others."""
+"""The interface of a site whose training steps can be computed together with other sites'."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from autofedavg.core.trainer import Loss, Training
 
 
 class BatchPlan(NamedTuple):
-    """Batches one after another: (steps, batch) each.
+    """Batches as indices: (steps, batch) each.
 
-    `picks` are places among the site's pictures, -1 for none; `moves` are
+    `picks` are positions among the site's pictures, -1 for none; `moves` are
     2 * (down * (2 pad + 1) + right) + flip, where pad down and pad right leave a picture in place.
     """
 
@@ -25,7 +25,7 @@ class BatchPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """How bytes become the network's input, channel by channel: (byte - mean) / std."""
+    """The scaling from bytes to the network's input by channel: (byte - mean) / std."""
 
     size: int
     mean: tuple[float, ...]
@@ -41,7 +41,7 @@ class PictureSite(Protocol):
 
     @property
     def plain_loss(self) -> Loss:
-        """That loss as a function: a problem with any other is not taken for it."""
+        """That loss as a function, to compare with the loss of a problem."""
 
     def pictures(self) -> tuple[Tensor, Tensor]:
         """Its own pictures in bytes (n, channels, size, size), and their classes."""

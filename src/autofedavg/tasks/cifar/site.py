@@ -1,8 +1,8 @@
 """One client's share of CIFAR-10, and the loss on its batches: FedMA's pipeline.
 
-Images stay unsigned bytes and lie where the network is. Training batches carry, besides images and
-labels, where to crop and whether to flip; the loss does it for the whole batch at once: reflect-pad
-by 4, crop 32 x 32, flip with chance 1/2, normalise.
+Images stay unsigned bytes on the network's device. Training batches also say where to crop and
+whether to flip. The loss does it for the whole batch at once: reflect-pad by 4, crop 32 x 32, flip
+with probability 1/2, normalise.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PAD = 4
 MEAN = (125.3, 123.0, 113.9)  # of a channel, on the scale of the bytes
 STD = (63.0, 62.1, 66.7)
 SCORED = 500
-BLOCK = 64  # steps of LearnAggWeight whose images are drawn at once, for seeding is dear
+BLOCK = 64  # steps of LearnAggWeight whose images are drawn at once: seeding is expensive
 
 CifarBatch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def cifar_loss(network: nn.Module, batch: CifarBatch) -> Tensor:
-    """Cross entropy of a batch, cropped, flipped and normalised where the network is.
+    """Cross entropy of a batch, cropped, flipped and normalised on the network's device.
 
     Args:
         network: from (B, 3, 32, 32) to (B, 10).
@@ -66,26 +66,26 @@ def augment(images: Tensor, shift: Tensor, flip: Tensor) -> Tensor:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Bytes to numbers of about zero mean and unit spread, per channel."""
+    """Bytes to numbers of about zero mean and unit variance, per channel."""
     mean, std = _statistics(images.device)
     return (images.float() - mean) / std
 
 
 def _reflected(place: Tensor) -> Tensor:
-    """Places outside the image mirrored at its first and last line."""
+    """Positions outside the image, mirrored at its first and last line."""
     inside = place.abs()
     return torch.minimum(inside, 2 * (SIZE - 1) - inside)
 
 
 @cache
 def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and spread on a device, put there once: a copy in every step would wait for it."""
+    """Mean and standard deviation on a device, copied once: a copy in every step would wait."""
     mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
     return mean, std
 
 
 def recipe(classes: Sequence[str]) -> dict[str, Any]:
-    """How pictures become the network's input, and its output a class, in plain values."""
+    """The steps from pictures to the network's input, and from its output to a class."""
     return {
         "kind": "classification",
         "input": {
@@ -118,16 +118,16 @@ def recipe(classes: Sequence[str]) -> dict[str, Any]:
 
 
 class CifarSite:
-    """One client's images, as it sees them.
+    """The images of one client.
 
     Args:
         site: its name.
-        local: its training images in their order; the last `aside` of them are the holdout.
+        local: its training images in order; the last `aside` of them are the holdout.
         local_names: case names of these.
         test: its share of the test images.
         test_names: case names of these.
         aside: size of the holdout, which is also the validation split.
-        train_on_holdout: whether it is trained on all the same.
+        train_on_holdout: whether training uses the holdout too.
     """
 
     plain_loss = staticmethod(cifar_loss)
@@ -166,7 +166,7 @@ class CifarSite:
         return counts
 
     def settle(self, device: torch.device) -> None:
-        """Moves the images to a device, where batches are then made."""
+        """Moves the images to a device; batches are then made there."""
         self._arrays = {
             kind: (images.to(device), labels.to(device))
             for kind, (images, labels) in self._arrays.items()
@@ -239,7 +239,7 @@ class CifarSite:
         return images[part], labels[part]
 
     def _drawn(self, seeds: Seeds, t: int, s: int, split: str, batch_size: int) -> np.ndarray:
-        """The images of a step of LearnAggWeight, counted from the first of their split."""
+        """The images of a step of LearnAggWeight, as positions in their split."""
         n = self.cases()[split]
         if not n:
             raise DataError(
@@ -256,13 +256,13 @@ class CifarSite:
         return picks
 
     def _moves(self, seeds: Seeds, t: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How far every image of a round is moved, (n, 2), and whether it is flipped."""
+        """The shift of every image of a round, (n, 2), and whether it is flipped."""
         random = seeds.numpy(self.site, Purpose.TRANSFORMS, t)
         shift = random.randint(2 * PAD + 1, size=(len(order), 2))
         return shift, random.random_sample(len(order)) < 0.5
 
     def _order(self, seeds: Seeds, t: int, training: Training) -> tuple[np.ndarray, list[int]]:
-        """The images of a round one after another, and where each batch ends."""
+        """The images of a round in order, and the end of each batch."""
         random = seeds.numpy(self.site, Purpose.TRAIN_BATCHES, t)
         n, size = self.cases()["train"], training.batch_size
         if training.iterations:

@@ -1,4 +1,4 @@
-"""CIFAR-10 dealt out to clients as in FedMA's benchmark: the paper's Table 1.
+"""CIFAR-10 divided among clients as in FedMA's benchmark: the paper's Table 1.
 
 Test shards, holdout variants and the missing validation split are decision 18.
 """
@@ -102,13 +102,13 @@ class Cifar10(Task):
         folder = self.folder()
         found = files.find(folder)
         if found is None:
-            return f"to be put into {folder}: {files.ARCHIVES['binary']} from {files.PAGE}"
+            return f"missing: unpack {files.ARCHIVES['binary']} from {files.PAGE} in {folder}"
         missing = found.missing()
         lacks = f", without {', '.join(missing)}" if missing else ""
         return f"in {found.folder} ({found.layout} layout){lacks}"
 
     def folder(self) -> Path:
-        """Where the files are looked for."""
+        """The folder of the files."""
         return Path(self.root) if self.root else data_home("cifar10")
 
     def problem(self, progress: Progress | None = None) -> Problem:
@@ -130,11 +130,7 @@ class Cifar10(Task):
         return Problem(self.network, cifar_loss, sites, self.metric, steady=True)
 
     def split(self, data: Cifar10Data) -> Split:
-        """Site -> split -> indices of images, in the official order of the files.
-
-        Raises:
-            DataError: a client would have no image to train or to test on.
-        """
+        """Site -> split -> indices of images, in the official order of the files."""
         labels, K = data.train.labels, self.clients
         if self.partition == "heterogeneous":
             shares = heterogeneous(labels, K, self.concentration, self.partition_seed)
@@ -159,14 +155,14 @@ class Cifar10(Task):
         return table
 
     def _aside(self, site: str, n: int) -> int:
-        """How many of a client's n images are set aside."""
+        """The number of a client's n images in the holdout."""
         share = max(1, round(n * self.holdout)) if self.holdout else 0
         aside = self.holdout_images or share
         if self.train_on_holdout:
             return min(aside, n)
         if aside >= n:
             raise DataError(
-                f"{aside} of its {n} images would be set aside, and none would be left",
+                f"the holdout would take {aside} of its {n} images and leave none to train on",
                 where=f"site {site}",
                 remedy="lower task.holdout or task.holdout_images",
             )
@@ -205,18 +201,14 @@ class Cifar10(Task):
             "CIFAR-10: 60,000 images of 32 x 32 pixels in ten classes (A. Krizhevsky, Learning\n"
             "Multiple Layers of Features from Tiny Images, technical report, University of\n"
             "Toronto, 2009).\n"
-            f"Take {files.ARCHIVES['binary']} (or {files.ARCHIVES['python']}) from\n"
+            f"Download {files.ARCHIVES['binary']} (or {files.ARCHIVES['python']}) from\n"
             f"{files.PAGE}\n"
             f"and unpack it in {self.folder()}.\n"
             "No licence is stated there; the page asks to cite the technical report."
         )
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        """Reads all files and says what they hold.
-
-        Raises:
-            DataError: lists every file that is missing or cannot be used.
-        """
+        """Reads all files and describes them; raises a DataError that lists every unusable file."""
         data = files.read(self.folder(), progress)
         lines = [f"{data.found.layout} layout in {data.found.folder}"]
         for what, pictures in (("training", data.train), ("test", data.test)):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,8 +30,7 @@ def data_home(name: str = "") -> Path:
 def cache_home() -> Path:
     """The folder of generated and prepared data: AUTOFEDAVG_CACHE, or the user's cache folder.
 
-    Raises:
-        DataError: the user has no home; a folder that all may write cannot be trusted.
+    Raises DataError for a user without a home: a folder that all may write cannot be trusted.
     """
     if own := os.environ.get("AUTOFEDAVG_CACHE"):
         return Path(own)
@@ -52,6 +54,33 @@ def name_the_user() -> None:
         getpass.getuser()
     except (KeyError, OSError):  # the second from Python 3.13 on
         os.environ["USER"] = f"uid-{os.getuid()}"
+
+
+def unfinished(path: Path) -> Path:
+    """The hidden name under which this thread writes a file or folder before it is renamed."""
+    return path.with_name(
+        f".{path.name}-{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+    )
+
+
+@contextmanager
+def new_folder(place: Path, complete: Callable[[Path], bool]) -> Iterator[Path]:
+    """A folder to write, renamed to `place` at the end: others see all of it or nothing.
+
+    An error is ignored if another process has finished the same folder meanwhile.
+    """
+    making = unfinished(place)
+    try:
+        making.mkdir(parents=True)
+        yield making
+        if place.exists() and not complete(place):  # left behind by a power cut
+            shutil.rmtree(place, ignore_errors=True)
+        making.rename(place)
+    except OSError:
+        if not complete(place):
+            raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 @contextmanager

@@ -19,11 +19,7 @@ _SWITCH = threading.Lock()  # ITK's warnings are switched for the whole process
 
 
 def read_series(path: Path) -> Scan:
-    """Reads the one series of a folder, or the series of a file.
-
-    Raises:
-        DataError: there is no series or more than one, or slices are missing or shifted.
-    """
+    """Reads a series; raises DataError if it is ambiguous, or slices are missing or shifted."""
     names = files_of(path)
     with _quiet():
         reader = SimpleITK.ImageSeriesReader()
@@ -37,11 +33,7 @@ def read_series(path: Path) -> Scan:
 
 
 def series_header(path: Path) -> Header:
-    """The header of a series, without reading pixels.
-
-    Raises:
-        DataError: there is no series, or more than one.
-    """
+    """The header of a series, without reading pixels."""
     names = files_of(path)
     if path.is_dir():
         below = sorted(f for f in path.rglob("*") if f.is_file() and f.name[:1] != ".")
@@ -69,11 +61,7 @@ def _quiet() -> Iterator[None]:
 
 
 def files_of(path: Path) -> Sequence[str]:
-    """The files of the one series of a folder, or of the series of a file, in order.
-
-    Raises:
-        DataError: there is no series, or more than one.
-    """
+    """The files of a series in order; raises DataError unless there is exactly one series."""
     folders = {path.parent}
     if path.is_dir():
         folders = {f.parent for f in path.rglob("*") if f.is_file() and f.name[:1] != "."}

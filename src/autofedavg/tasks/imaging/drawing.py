@@ -21,25 +21,16 @@ COLOURS: tuple[Colour, ...] = ((230, 159, 0), (86, 180, 233), (0, 200, 140),
 
 
 class View(NamedTuple):
-    """One slice.
+    """One slice."""
 
-    Attributes:
-        image: (C, rows, columns).
-        label: its label, (rows, columns).
-        pixel: mm per row and column; 1 where the spacing is unknown.
-        slice: the number of the slice, from 1; None for flat images.
-        slices: their number.
-        others: more classes on the same grid, such as predictions, in the same slice.
-        upright: whether the patient's right is on the left and the front is up.
-    """
-
-    image: np.ndarray
-    label: np.ndarray
-    pixel: tuple[float, float]
-    slice: int | None
-    slices: int
+    image: np.ndarray  # (C, rows, columns)
+    label: np.ndarray  # its label, (rows, columns)
+    pixel: tuple[float, float]  # mm per row and column; 1 where the spacing is unknown
+    slice: int | None  # the number of the slice, from 1; None for flat images
+    slices: int  # their number
+    # More classes on the same grid, such as predictions, in the same slice.
     others: tuple[np.ndarray, ...] = ()
-    upright: bool = False
+    upright: bool = False  # whether the patient's right is on the left and the front is up
 
     @property
     def colour(self) -> bool:
@@ -50,10 +41,7 @@ class View(NamedTuple):
 def view(scan: Scan, label: np.ndarray, *others: np.ndarray) -> View:
     """The slice where the label is largest, upright where the orientation is known.
 
-    Args:
-        scan: the image.
-        label: its classes on the same grid; where it is empty, the others decide on the slice.
-        others: more classes on the same grid.
+    If the label is empty, the `others` decide on the slice. All are on the grid of the image.
     """
     values, masks, pixel = np.moveaxis(scan.values, 0, -1), [label, *others], (1.0, 1.0)
     upright = scan.affine is not None and scan.spacing is not None
@@ -86,13 +74,7 @@ def _fullest(masks: list[np.ndarray]) -> int:
 
 
 def framed(seen: View, low: float, high: float) -> View:
-    """A grey slice cut to what is not empty or has a label, with a margin; colour stays whole.
-
-    Args:
-        seen: the slice.
-        low: intensity that is drawn black.
-        high: intensity that is drawn white.
-    """
+    """A grey slice cut to what is not black or has a label, with a margin; colour stays whole."""
     if seen.colour:
         return seen
     bright = seen.image[0] > low + BRIGHT * (high - low)
@@ -110,14 +92,7 @@ def framed(seen: View, low: float, high: float) -> View:
 
 
 def picture(seen: View, low: float, high: float, longest: int = LONGEST) -> Image.Image:
-    """The slice without any line: in colour where it has colour, else its first channel.
-
-    Args:
-        seen: the slice.
-        low: intensity that is drawn black.
-        high: intensity that is drawn white; bytes of colour are drawn as they are.
-        longest: pixels of the longer side.
-    """
+    """The slice without lines: bytes of colour as they are, else `low` black and `high` white."""
     if seen.colour and seen.image.dtype == np.uint8:
         low, high = 0.0, 255.0
     channels = seen.image[:3] if seen.colour else seen.image[:1].repeat(3, axis=0)

@@ -25,11 +25,7 @@ NUMBERS = "save one number per voxel: 0 for background, 1, 2, ... for the classe
 
 
 def read(paths: Sequence[Path]) -> Scan:
-    """Reads one image; several files are its channels and must share a grid (to 5 % of a voxel).
-
-    Raises:
-        DataError: a file is missing, unreadable, of unknown format, or on another grid.
-    """
+    """Reads one image; several files are its channels and must share a grid (to 5 % of a voxel)."""
     scans = [_read_one(path) for path in paths]
     _refuse_other_grids(paths, [(scan.grid, scan.affine) for scan in scans])
     if len(scans) == 1:
@@ -38,11 +34,7 @@ def read(paths: Sequence[Path]) -> Scan:
 
 
 def look(paths: Sequence[Path]) -> Header:
-    """The header of one image; only pictures, which are small, are read whole.
-
-    Raises:
-        DataError: as `read`, as far as headers show it.
-    """
+    """The header of one image; only pictures, which are small, are read whole."""
     seen = [_look_at(path) for path in paths]
     _refuse_other_grids(paths, [(header.grid, header.affine) for header in seen])
     return replace(seen[0], channels=sum(header.channels for header in seen))
@@ -71,11 +63,7 @@ def stem(path: Path) -> str:
 
 
 def read_label(path: Path) -> Scan:
-    """Reads a label: one channel of whole numbers from 0.
-
-    Raises:
-        DataError: as `read`, or the file is not a label.
-    """
+    """Reads a label: one channel of whole numbers from 0."""
     if path.name.lower().endswith((".jpg", ".jpeg")):
         raise DataError(
             "a JPEG cannot be a label: its compression changes values",
@@ -116,11 +104,7 @@ def offset(one: np.ndarray | None, two: np.ndarray | None, grid: Sequence[int]) 
 
 
 def identity(path: Path) -> list[tuple[str, int, int]]:
-    """(name, bytes, time of change) of every file that an image is read from.
-
-    Raises:
-        DataError: a file is missing or inaccessible.
-    """
+    """(name, bytes, time of change) of every file that an image is read from."""
     with _readable(path):
         found = []
         for file in _files(path):
@@ -152,11 +136,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _named_in(header: Path) -> list[Path]:
-    """The data files that a header names; they lie in its folder.
-
-    Raises:
-        DataError: the header names a file elsewhere.
-    """
+    """The data files that a header names; raises DataError if one is in another folder."""
     found = []
     for line in _head(header):
         text = line.replace("=", ":").rpartition(":")[2].strip()

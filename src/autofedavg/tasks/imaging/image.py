@@ -33,21 +33,13 @@ AXES = "RAS"  # orientation of prepared volumes
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """An image after its deterministic steps.
+    """An image after its deterministic steps."""
 
-    Attributes:
-        image: (C, *size) float16.
-        affine: (4, 4) of the prepared grid; voxels are the unit where space is unknown.
-        original_affine: (4, 4) of the file's grid.
-        original_size: voxels along each axis of that grid.
-        moved: whether the prepared grid differs from the file's.
-    """
-
-    image: np.ndarray
-    affine: np.ndarray
-    original_affine: np.ndarray
-    original_size: tuple[int, ...]
-    moved: bool
+    image: np.ndarray  # (C, *size) float16
+    affine: np.ndarray  # (4, 4) of the prepared grid; voxels are the unit where space is unknown
+    original_affine: np.ndarray  # (4, 4) of the file's grid
+    original_size: tuple[int, ...]  # voxels along each axis of that grid
+    moved: bool  # whether the prepared grid differs from the file's
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -66,11 +58,7 @@ class PreparedImage:
 
 
 def refuse_unusable(image: Scan, named: str) -> None:
-    """Refuses an image without usable voxels.
-
-    Raises:
-        DataError: voxels are not finite, or all voxels of a channel are equal.
-    """
+    """Raises DataError if voxels are not finite, or all voxels of a channel are equal."""
     if not np.isfinite(image.values).all():
         raise DataError(
             "it holds numbers that are not finite", where=named, remedy="export the image again"
@@ -86,11 +74,7 @@ def refuse_unusable(image: Scan, named: str) -> None:
 
 
 def refuse_misfit(image: Scan, how: Pipeline, named: str) -> None:
-    """Refuses an image that does not fit the pipeline.
-
-    Raises:
-        DataError: the number of axes differs, or resampling needs a spacing that is unknown.
-    """
+    """Raises DataError if an image does not fit the pipeline."""
     if len(image.grid) != how.axes:
         raise DataError(
             f"it has {len(image.grid)} axes, the pipeline's roi {how.axes}",
@@ -119,9 +103,6 @@ def prepare_layers(
 
     Returns:
         The image, and the other layers, (*size,) uint8.
-
-    Raises:
-        DataError: nothing is left of the image.
     """
     grid = layers[0].shape[1:]
     before = after = np.eye(4) if affine is None else affine

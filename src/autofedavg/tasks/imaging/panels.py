@@ -51,14 +51,10 @@ def shades(scan: Scan, how: Pipeline) -> tuple[float, float]:
 
 
 def panels(seen: View, low: float, high: float, classes: int) -> list[LabelPanel]:
-    """The image alone, with its label, and with each prediction and the dashed label.
+    """The image alone, with its label, and with each of `others` and the dashed label.
 
-    Args:
-        seen: the slice; `others` are the predictions.
-        low: intensity that is drawn black.
-        high: intensity that is drawn white.
-        classes: number of classes. A single class has one colour for the label and one for the
-            predictions; several classes have a colour each.
+    A single class has one colour in the label and one in predictions; several classes have a colour
+    each. Intensity `low` is drawn black, `high` white.
     """
     seen = framed(seen, low, high)
     plain = picture(seen, low, high).point(_rounded)
@@ -108,13 +104,10 @@ def trace(made: Image.Image, mask: np.ndarray, colour: Colour, style: LineStyle)
 
 
 def borders(mask: np.ndarray) -> list[np.ndarray]:
-    """The borders of a mask as closed lines, around its parts and around its holes.
+    """The borders of a mask (rows, columns) as closed lines, around its parts and its holes.
 
     They run between the centres of pixels inside and outside (marching squares), corners rounded.
     Parts that only touch at a corner stay apart.
-
-    Args:
-        mask: (rows, columns), true inside.
 
     Returns:
         For each border its points, (n, 2) as row and column; pixel (0, 0) reaches from 0 to 1.

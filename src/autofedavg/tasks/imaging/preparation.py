@@ -28,49 +28,31 @@ BACKGROUND = ""  # class name of label values that count as background: other st
 
 
 class Case(NamedTuple):
-    """One image and its label, as files.
+    """One image and its label, as files."""
 
-    Attributes:
-        case: its name, unique at its site.
-        split: train, validation, test or holdout.
-        image: one file (or DICOM folder) per group of channels.
-        label: the file with the classes.
-        patient: the patient's id; the case itself when empty.
-        classes: the meaning of this label's values, in place of the task's class list.
-        by_rows: whether the label's array is in the order of the image's DICOM slices: columns,
-            rows, slices from the head down. Its affine is then ignored.
-    """
-
-    case: str
-    split: str
-    image: tuple[Path, ...]
-    label: Path
-    patient: str = ""
+    case: str  # its name, unique at its site
+    split: str  # train, validation, test or holdout
+    image: tuple[Path, ...]  # one file (or DICOM folder) per group of channels
+    label: Path  # the file with the classes
+    patient: str = ""  # the patient's id; the case itself when empty
+    # The meaning of this label's values, in place of the task's class list.
     classes: Classes | None = None
+    # Whether the label's array is in the order of the image's DICOM slices: columns, rows, slices
+    # from the head down. Its affine is then ignored.
     by_rows: bool = False
 
 
 @dataclass(frozen=True)
 class CaseArrays(PreparedImage):
-    """A case after its deterministic steps: its image, and its label.
+    """A case after its deterministic steps: its image, and its label."""
 
-    Attributes:
-        label: (*size,) uint8, 0 for background and 1.. in the order of the classes.
-        original: the label on its own grid; None when that is the prepared grid.
-        digests: of the numbers in the files, image and label.
-    """
-
-    label: np.ndarray
-    original: np.ndarray | None
-    digests: tuple[str, str]
+    label: np.ndarray  # (*size,) uint8, 0 for background and 1.. in the order of the classes
+    original: np.ndarray | None  # the label on its own grid; None when that is the prepared grid
+    digests: tuple[str, str]  # of the numbers in the files, image and label
 
 
 def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
-    """Reads and checks image and label; the label's values become 1.. in the classes' order.
-
-    Raises:
-        DataError: a file cannot be used, or image and label do not fit.
-    """
+    """Reads and checks image and label; the label's values become 1.. in the classes' order."""
     image, label = read(case.image), read_label(case.label)
     if case.by_rows:
         label = _by_rows(label, image)
@@ -95,11 +77,7 @@ def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:
 
 
 def arrays(case: Case, how: Pipeline, classes: Classes) -> CaseArrays:
-    """All deterministic steps.
-
-    Raises:
-        DataError: as `load`, or the image does not fit the pipeline.
-    """
+    """All deterministic steps; raises DataError if the case cannot be used."""
     scan, label = load(case, classes)
     named = str(case.image[0])
     refuse_misfit(scan, how, named)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +20,7 @@ import monai
 
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
-from autofedavg.tasks.imaging.cache import cache_home, writing
+from autofedavg.tasks.imaging.cache import cache_home, new_folder, writing
 from autofedavg.tasks.imaging.casefolder import PreparedCase, is_whole, write_case
 from autofedavg.tasks.imaging.files import identity
 from autofedavg.tasks.imaging.pipeline import Pipeline
@@ -31,7 +28,6 @@ from autofedavg.tasks.imaging.preparation import (
     BACKGROUND,
     BINARY,
     Case,
-    CaseArrays,
     Classes,
     arrays,
 )
@@ -43,13 +39,9 @@ ABANDONED = 3600.0  # seconds after which an incomplete folder is nobody's work 
 
 
 class Store:
-    """The folder of prepared cases of one pipeline and class list.
+    """The cache of prepared cases of one pipeline and class list.
 
-    Args:
-        how: the pipeline; its deterministic part identifies the cases.
-        classes: the class list.
-        cache: the folder for caches; the user's when empty.
-        memory: GiB of prepared cases to hold.
+    `cache` is the folder for caches, the user's when empty; `memory` is the GiB of cases to hold.
     """
 
     def __init__(
@@ -127,7 +119,8 @@ class Store:
         except DataError as error:
             return error
         if made is not None:
-            self._keep(made, place)
+            with writing(self._folder), new_folder(place, is_whole) as making:
+                write_case(making, made, len(self._classes))
         return PreparedCase(case.case, place)
 
     def _hold(self, ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
@@ -173,22 +166,6 @@ class Store:
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         return self._folder / key[:2] / key[2:26]
 
-    def _keep(self, made: CaseArrays, place: Path) -> None:
-        name = f".{place.name}-{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
-        making = place.with_name(name)
-        with writing(self._folder):
-            try:
-                making.mkdir(parents=True)
-                write_case(making, made, len(self._classes))
-                if place.exists() and not is_whole(place):  # left behind by a power cut
-                    shutil.rmtree(place, ignore_errors=True)
-                making.rename(place)
-            except OSError:
-                if not is_whole(place):  # unless another process was faster
-                    raise
-            finally:
-                shutil.rmtree(making, ignore_errors=True)
-
     def _sweep(self) -> None:
         """Removes incomplete folders of killed processes, on any machine."""
         for left in self._folder.glob("*/.*"):
@@ -198,11 +175,7 @@ class Store:
 
 
 def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
-    """Refuses copies of an image in two splits or at two sites: test data would leak.
-
-    Raises:
-        DataError: lists every such pair.
-    """
+    """Raises DataError for copies of an image in two splits or sites: test data would leak."""
     seen: dict[str, tuple[str, str, str]] = {}
     twice = []
     for site, parts in ready.items():

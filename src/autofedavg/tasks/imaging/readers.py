@@ -32,18 +32,13 @@ _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 @dataclass(frozen=True)
 class Scan:
-    """The content of an image file.
+    """The content of an image file."""
 
-    Attributes:
-        values: (C, *grid), two or three spatial axes; float32, or an integer type.
-        affine: (4, 4) from voxel to mm in RAS, or None where the file does not say.
-        in_mm: whether the affine's unit is known to be mm; if not, it only identifies the grid.
-        lies: of a single slice, the affine of its file: a label must lie where its image does.
-    """
-
-    values: np.ndarray
-    affine: np.ndarray | None
+    values: np.ndarray  # (C, *grid), two or three spatial axes; float32, or an integer type
+    affine: np.ndarray | None  # (4, 4) from voxel to mm in RAS, or None where the file does not say
+    # Whether the affine's unit is known to be mm; if not, it only identifies the grid.
     in_mm: bool = True
+    # Of a single slice, the affine of its file: a label must lie where its image does.
     lies: np.ndarray | None = None
 
     @property
@@ -60,29 +55,18 @@ class Scan:
 
 @dataclass(frozen=True)
 class Header:
-    """The properties of an image file that are known before its voxels are read.
+    """The properties of an image file that are known before its voxels are read."""
 
-    Attributes:
-        channels: of the image.
-        grid: two or three sizes, as those of its `Scan`.
-        affine: as that of its `Scan`; None also if it depends on slices that were not read.
-        spaced: whether a voxel's size in mm is known.
-        placed: whether the file has a position in space; pictures do not.
-    """
-
-    channels: int
-    grid: tuple[int, ...]
+    channels: int  # of the image
+    grid: tuple[int, ...]  # two or three sizes, as those of its `Scan`
+    # As that of its `Scan`; None also if it depends on slices that were not read.
     affine: np.ndarray | None
-    spaced: bool
-    placed: bool
+    spaced: bool  # whether a voxel's size in mm is known
+    placed: bool  # whether the file has a position in space; pictures do not
 
 
 def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
-    """The reader for a file other than DICOM; `colours` turns palettes into colours.
-
-    Raises:
-        DataError: the format is unknown.
-    """
+    """The reader for a file other than DICOM; `colours` turns palettes into colours."""
     name = path.name.lower()
     if name.endswith(FLAT):
         return partial(_read_flat, colours=colours)

@@ -22,7 +22,7 @@ from autofedavg.tasks.imaging.intensities import (
     STORED,
 )
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.window import SIGMA, stride
+from autofedavg.tasks.imaging.prediction import SIGMA, stride
 
 Values = dict[str, Any]
 SPATIAL = {2: ("rows", "columns"), 3: ("right", "anterior", "superior")}
@@ -41,10 +41,7 @@ WRITTEN = f"the voxels other than 0, or all of them if {100 * FEW:g} % or fewer 
 def recipe(how: Pipeline, channels: int, classes: Sequence[str]) -> Values:
     """The steps from an image to the network's input, and from its output to a label.
 
-    Args:
-        how: the pipeline.
-        channels: of an image.
-        classes: their names without background, in the order of the network's outputs.
+    `classes` are the names without background, in the order of the network's outputs.
     """
     axes = list(SPATIAL[how.axes])
     return {

@@ -201,10 +201,6 @@ def ahead(jobs: Iterable[Callable[[], Item]], count: int) -> Iterator[Item]:
     """The results of jobs in order, up to `count` of them computed in advance by a thread.
 
     MONAI's ThreadBuffer is not used: it ends the iteration when the source raises (decision 56).
-
-    Args:
-        jobs: each returns one item and depends on no other.
-        count: number of items that may wait; 0 computes every item on request.
     """
     if not count:
         yield from (job() for job in jobs)

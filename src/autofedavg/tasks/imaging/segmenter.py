@@ -37,13 +37,7 @@ GRID = (
 
 
 class ImageSegmenter:
-    """Applies networks of one pipeline.
-
-    Args:
-        how: the pipeline they were trained with.
-        channels: of an image.
-        classes: their names, in the order of the network's outputs.
-    """
+    """Applies networks that were trained with one pipeline on images of so many channels."""
 
     def __init__(self, how: Pipeline, channels: int, classes: Sequence[str]) -> None:
         self._how, self._channels, self.classes = how, channels, tuple(classes)
@@ -111,10 +105,8 @@ def _counted(channels: int) -> str:
 def label_file(label: np.ndarray, path: Path, scan: Scan) -> bytes:
     """The content of a label file; equal labels give equal bytes.
 
-    Args:
-        label: uint8, on the grid of the image, as its reader gives it.
-        path: the image's file, or the first of them.
-        scan: the image that was read from there; its values are not used.
+    The label, uint8, is on the grid of the image; `path` is the first file of the image, `scan` its
+    content, of which the values are not used.
     """
     if path.name.lower().endswith(NIFTI):
         return _like_nifti(label, path)

@@ -29,45 +29,28 @@ CaseFiles = dict[str, list[Case]]  # by site
 
 
 class CaseSegmentation(NamedTuple):
-    """A network's prediction for a case.
+    """A network's prediction for a case."""
 
-    Attributes:
-        classes: of every voxel of the file's own grid, uint8; 0 is background.
-        dice: the mean over the classes, as in the scores of a run.
-    """
-
-    classes: np.ndarray
-    dice: float
+    classes: np.ndarray  # of every voxel of the file's own grid, uint8; 0 is background
+    dice: float  # the mean over the classes, as in the scores of a run
 
 
 @dataclass(frozen=True)
 class Collection:
-    """A task's labelled images, opened one at a time.
+    """A task's labelled images, opened one at a time."""
 
-    Attributes:
-        cases: by site, those whose files are known.
-        classes: the class list.
-        how: the pipeline.
-        cache: the folder for caches; the user's when empty.
-        lacking: the number of cases without files.
-    """
-
-    cases: Mapping[str, Sequence[Case]]
-    classes: Classes
-    how: Pipeline
-    cache: str = ""
-    lacking: int = 0
+    cases: Mapping[str, Sequence[Case]]  # by site, those whose files are known
+    classes: Classes  # the class list
+    how: Pipeline  # the pipeline
+    cache: str = ""  # the folder for caches; the user's when empty
+    lacking: int = 0  # the number of cases without files
 
     @cached_property
     def _store(self) -> Store:
         return Store(self.how, self.classes, self.cache, memory=0)
 
     def case(self, site: str, name: str) -> Case:
-        """One case.
-
-        Raises:
-            DataError: its files are missing.
-        """
+        """One case; raises DataError if its files are missing."""
         found = next((case for case in self.cases.get(site, ()) if case.case == name), None)
         if found is None:
             raise DataError(
@@ -87,11 +70,7 @@ class Collection:
         return CaseSegmentation(found.numpy(), math.fsum(values) / len(values))
 
     def content(self) -> str | None:
-        """The digest of all voxels; None if most cases would first have to be prepared.
-
-        Raises:
-            DataError: a case that has changed cannot be used.
-        """
+        """The digest of all voxels; None if most cases would first have to be prepared."""
         every = [case for cases in self.cases.values() for case in cases]
         try:
             ready = sum(self._store.has(case) for case in every)
@@ -119,11 +98,7 @@ class SegmentationTask(Task):
         raise NotImplementedError
 
     def case_files(self, progress: Progress | None = None) -> CaseFiles:
-        """Every site's cases with their files.
-
-        Raises:
-            DataError: files are missing; the error lists every case.
-        """
+        """Every site's cases with their files; raises a DataError that lists missing files."""
         raise NotImplementedError
 
     def outline(self) -> dict[str, Any]:
@@ -172,11 +147,7 @@ class SegmentationTask(Task):
         return Store(how, classes, getattr(self, "cache", ""), memory)
 
     def mirrors(self, sites: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-        """Site -> the splits whose labels are mirrored there.
-
-        Raises:
-            ConfigError: `mirrored` names an unknown site.
-        """
+        """Site -> the splits whose labels are mirrored there."""
         unknown = sorted(set(self.mirrored) - set(sites))
         if unknown and len(sites) > 1:  # a hospital on a real engine knows itself alone
             raise ConfigError(

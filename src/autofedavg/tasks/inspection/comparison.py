@@ -28,20 +28,15 @@ class MedianRange(NamedTuple):
 
 
 class CaseLine(NamedTuple):
-    """One case with its measured facts.
-
-    Attributes:
-        voxels: class -> voxels of it.
-        strange: label values that belong to no class.
-    """
+    """One case with its measured facts."""
 
     site: str
     case: str
     patient: str
     split: str
     facts: CaseFacts
-    voxels: dict[str, int]
-    strange: tuple[int, ...]
+    voxels: dict[str, int]  # class -> voxels of it
+    strange: tuple[int, ...]  # label values that belong to no class
 
     @property
     def label_voxels(self) -> int:
@@ -61,27 +56,18 @@ class CaseLine(NamedTuple):
 
 
 class SiteFacts(NamedTuple):
-    """The summary of one site.
-
-    Attributes:
-        splits: split -> cases.
-        grid: voxels along each axis.
-        spacing: mm along each axis; None where it is unknown for any case.
-        intensities: per channel, the median over cases of each case's percentiles.
-        shares: class -> share of all voxels.
-        label_voxels: of all classes together, over cases.
-        label_ml: the same in millilitres; None where the spacing is unknown.
-    """
+    """The summary of one site."""
 
     cases: int
     patients: int
-    splits: dict[str, int]
-    grid: tuple[MedianRange, ...]
+    splits: dict[str, int]  # split -> cases
+    grid: tuple[MedianRange, ...]  # voxels along each axis
+    # mm along each axis; None where it is unknown for any case.
     spacing: tuple[MedianRange, ...] | None
-    intensities: list[MedianRange]
-    shares: dict[str, float]
-    label_voxels: MedianRange
-    label_ml: MedianRange | None
+    intensities: list[MedianRange]  # per channel, the median over cases of each case's percentiles
+    shares: dict[str, float]  # class -> share of all voxels
+    label_voxels: MedianRange  # of all classes together, over cases
+    label_ml: MedianRange | None  # the same in millilitres; None where the spacing is unknown
 
 
 class Histogram(NamedTuple):

@@ -27,21 +27,14 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 class Example(NamedTuple):
-    """A picture of one case.
-
-    Attributes:
-        why: the property that the case is an example of.
-        slice: the number of the slice, from 1; None for flat images.
-        slices: their number.
-        png: the picture.
-    """
+    """A picture of one case."""
 
     line: CaseLine
-    why: str
-    slice: int | None
-    slices: int
+    why: str  # the property that the case is an example of
+    slice: int | None  # the number of the slice, from 1; None for flat images
+    slices: int  # their number
     size: tuple[int, int]
-    png: bytes
+    png: bytes  # the picture
 
 
 def choose(lines: Sequence[CaseLine]) -> list[tuple[CaseLine, str]]:

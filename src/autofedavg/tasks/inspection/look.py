@@ -44,26 +44,16 @@ class Histograms(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """The result of an inspection.
+    """The result of an inspection."""
 
-    Attributes:
-        task: the task, with all settings resolved.
-        cases: every site's cases with their measured facts.
-        sites: the summary of every site.
-        histograms: per channel.
-        shifts: per channel, the distances between sites.
-        differences: sentences on the differences between sites.
-        oddities: sentences on what is worth a look.
-        settings: (path, value, origin, help) of the settings derived from the data.
-    """
-
-    task: Datalist
-    cases: dict[str, list[CaseLine]]
-    sites: dict[str, SiteFacts]
-    histograms: list[Histograms]
-    shifts: list[Shift]
-    differences: list[str]
-    oddities: list[str]
+    task: Datalist  # the task, with all settings resolved
+    cases: dict[str, list[CaseLine]]  # every site's cases with their measured facts
+    sites: dict[str, SiteFacts]  # the summary of every site
+    histograms: list[Histograms]  # per channel
+    shifts: list[Shift]  # per channel, the distances between sites
+    differences: list[str]  # sentences on the differences between sites
+    oddities: list[str]  # sentences on what is worth a look
+    # (path, value, origin, help) of the settings derived from the data.
     settings: list[tuple[str, Any, str, str]]
 
     @property
@@ -126,11 +116,7 @@ class Inspection:
         return found
 
     def write(self, folder: Path) -> list[Path]:
-        """Writes inspection.html, inspection.json, sites.csv and cases.csv.
-
-        Raises:
-            DataError: the folder cannot be written, or image files have changed.
-        """
+        """Writes inspection.html, inspection.json, sites.csv and cases.csv."""
         html = page(self, self.examples())
         values = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
         site_rows = [words.site_values(site, facts) for site, facts in self.sites.items()]
@@ -157,15 +143,7 @@ class Inspection:
 
 
 def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
-    """Inspects the data of a task.
-
-    Args:
-        task: the data list with the settings a study would give it.
-        progress: called with (what, done, total) while cases are measured for the first time.
-
-    Raises:
-        DataError: the list or its files cannot be used; the error lists every problem.
-    """
+    """Inspects the data of a task; raises a DataError that lists every problem."""
     task = _first_fold(task)
     seen = task.fingerprint(progress)
     settled = task.resolved(progress)

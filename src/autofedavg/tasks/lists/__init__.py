@@ -1,1 +1,1 @@
-"""Data lists: reading them, splitting them, measuring them, and what follows from it."""
+"""Data lists: reading, splits, fingerprint, and settings derived from it."""

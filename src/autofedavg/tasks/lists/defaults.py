@@ -1,4 +1,4 @@
-"""Settings that a study leaves open, worked out from the fingerprint of its data."""
+"""Settings that a study leaves open, derived from the fingerprint of its data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from pydantic import ValidationError, model_validator
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import setting
-from autofedavg.tasks.imaging.pipeline import BASIC_UNET, CommonPipeline, Normalise, Pipeline
+from autofedavg.tasks.imaging.pipeline import (
+    BASIC_UNET,
+    HELP,
+    CommonPipeline,
+    LossName,
+    Normalise,
+    Pipeline,
+)
 from autofedavg.tasks.lists.fingerprint import Fingerprint
 
 Auto = Literal["auto"]
@@ -25,33 +32,33 @@ class OpenPipeline(CommonPipeline):
     spacing: tuple[float, ...] | Literal["keep"] | Auto = setting(
         "auto",
         origin="derived from the data: the median; 'keep' where a spacing is unknown",
-        help="common voxel spacing in mm; 'keep' leaves every grid as it is",
+        help=HELP["spacing"],
     )
     normalise: Normalise | Auto = setting(
         "auto",
         origin="derived from the data: window for CT and bytes of colour, zscore otherwise",
-        help="intensities by a fixed window, or each image's own: percentiles, mean and spread",
+        help=HELP["normalise"],
     )
     window: tuple[float, float] | Auto = setting(
         "auto",
         origin="derived from the data: 0.5 to 99.5 percent of intensities under the labels of CT",
-        help="intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
+        help=HELP["window"],
     )
     roi: tuple[int, ...] | Auto = setting(
         "auto",
         origin="derived from the data: the median size, as far as memory allows",
-        help="size of training crops and of the window",
+        help=HELP["roi"],
     )
-    overlap: float = setting(0.5, origin="ours", help="overlap of sliding windows", ge=0, lt=1)
-    loss: Literal["dice", "dice-ce"] = setting(
+    overlap: float = setting(0.5, origin="ours", help=HELP["overlap"], ge=0, lt=1)
+    loss: LossName = setting(
         "dice-ce",
         origin="ours: Dice alone learns nothing from crops without foreground",
-        help="Dice with squared denominators, or that plus cross entropy",
+        help=HELP["loss"],
     )
     channels: tuple[int, ...] | Auto = setting(
         "auto",
         origin="derived from the data: 16 (3D) or 32 (2D), doubled at every level",
-        help="widths of the network, top to bottom",
+        help=HELP["channels"],
     )
     strides: tuple[tuple[int, ...], ...] | Auto = setting(
         "auto",
@@ -60,7 +67,7 @@ class OpenPipeline(CommonPipeline):
     )
 
     def settled(self) -> bool:
-        """Whether nothing is left to the data."""
+        """Whether no setting is left to the data."""
         given = self.model_dump()
         if given["normalise"] in ("percentiles", "zscore"):
             del given["window"]
@@ -78,24 +85,18 @@ class OpenPipeline(CommonPipeline):
         return self
 
     def pipeline(self) -> Pipeline:
-        """The pipeline, once nothing is left to the data.
-
-        Raises:
-            ConfigError: its settings do not fit together.
-        """
+        """The pipeline, if no setting is open; raises ConfigError if it is inconsistent."""
         given = {key: value for key, value in self.model_dump().items() if value != "auto"}
         try:
             return Pipeline.model_validate(given)
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise ConfigError(said, where="task.pipeline", remedy="change what is set") from error
+            raise ConfigError(
+                said, where="task.pipeline", remedy="change these settings"
+            ) from error
 
     def settle(self, seen: Fingerprint) -> OpenPipeline:
-        """A copy with everything that was left open worked out from the data.
-
-        Raises:
-            ConfigError: what is set does not fit the data.
-        """
+        """A copy with all open settings derived from the data; raises ConfigError on a misfit."""
         self._refuse_misfits(seen)
         spacing = self.spacing
         if spacing == "auto":
@@ -128,7 +129,7 @@ class OpenPipeline(CommonPipeline):
         return filled(self, found)
 
     def _refuse_misfits(self, seen: Fingerprint) -> None:
-        """What is set must have as many axes as the images, and a spacing needs one to start at."""
+        """Raises ConfigError unless sizes match the axes, and a spacing can be resampled."""
         strides = [("strides", stride) for stride in self.strides if self.strides != "auto"]
         for name, value in [("spacing", self.spacing), ("roi", self.roi), *strides]:
             if isinstance(value, tuple) and len(value) != seen.axes:
@@ -145,7 +146,7 @@ class OpenPipeline(CommonPipeline):
             )
 
     def _intensities(self, seen: Fingerprint) -> tuple[Normalise, tuple[float, float]]:
-        """How to normalise: CT has fixed units, colour pictures a fixed range, nothing else has."""
+        """The normalisation: CT has fixed units, colour pictures a fixed range, others neither."""
         cases = seen.cases
         darkest = float(np.median([case.percentiles[0][0] for case in cases]))
         ct = seen.axes == 3 and seen.channels == 1 and darkest < AIR
@@ -158,7 +159,7 @@ class OpenPipeline(CommonPipeline):
         if window == "auto":
             window = (0.0, 255.0)
             if not bytes_of_colour:
-                # Without the very lowest and highest: each would stand for a hundredth of a case.
+                # Without minimum and maximum: each would count as a hundredth of a case.
                 under = [v for c in cases for f in c.foreground for v in f[1:-1]]
                 every = under or [v for c in cases for p in c.percentiles for v in p[1:-1]]
                 low, high = (float(f"{v:.6g}") for v in np.percentile(every, (0.5, 99.5)))
@@ -167,7 +168,7 @@ class OpenPipeline(CommonPipeline):
 
 
 def filled(settings: OpenPipeline, found: Mapping[str, object]) -> OpenPipeline:
-    """A copy with values worked out; they keep the origin of their default."""
+    """A copy with derived values; they keep the origin of their default."""
     changed = {key: value for key, value in found.items() if getattr(settings, key) != value}
     copy = settings.model_copy(update=changed)
     copy.__pydantic_fields_set__.difference_update(changed)
@@ -175,7 +176,7 @@ def filled(settings: OpenPipeline, found: Mapping[str, object]) -> OpenPipeline:
 
 
 def _median_size(seen: Fingerprint, spacing: object) -> tuple[int, ...]:
-    """The median number of voxels along each axis, once the spacing is common."""
+    """The median number of voxels along each axis, at the common spacing."""
     grids = np.array([case.grid for case in seen.cases], dtype=float)
     if isinstance(spacing, tuple):
         own = np.array([case.spacing for case in seen.cases], dtype=float)
@@ -188,7 +189,7 @@ def _steps(
 ) -> tuple[tuple[int, ...], ...]:
     """Strides level by level: an axis is halved unless it is much shorter than the longest.
 
-    A roi that is given is only halved where that leaves whole numbers.
+    A given roi is only halved where that leaves whole numbers.
     """
     left = [float(n) for n in roi or size]
     steps: list[tuple[int, ...]] = []
@@ -204,7 +205,7 @@ def _steps(
 
 
 def _roi(size: tuple[int, ...], steps: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The median size cut down until a crop is small enough, in steps the network can halve."""
+    """The median size, reduced in steps of the network until a crop is small enough."""
     times = np.prod(np.array(steps), axis=0)
     roi = [max(int(t), int(np.ceil(n / t) * t)) for n, t in zip(size, times, strict=True)]
     while np.prod(roi) > MOST_VOXELS[len(size)]:

@@ -1,7 +1,7 @@
-"""What a data list looks like, measured: grids, spacings, intensities, classes, per case and site.
+"""The fingerprint of a data list: grids, spacings, intensities and classes of every case.
 
-The settings that a study leaves open are worked out from it, and `data inspect` shows it. Measured
-once per case and kept in the cache.
+Settings that a study leaves open are derived from it, and `data inspect` shows it. Each case is
+measured once; the result is cached.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,39 +21,31 @@ from scipy import stats
 
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
-from autofedavg.tasks.imaging.cache import cache_home, writing
+from autofedavg.tasks.imaging.cache import cache_home, unfinished, writing
 from autofedavg.tasks.imaging.files import identity, read_label
 from autofedavg.tasks.imaging.intensities import moments, written
 from autofedavg.tasks.imaging.preparation import Case, load
 from autofedavg.tasks.imaging.readers import Scan
 from autofedavg.tasks.lists.listing import ListedCase, Listing
 
-VERSION = 4  # part of every key: raise it whenever the same file is measured otherwise
+VERSION = 4  # part of every key: raise it whenever measurements of the same file change
 LEVELS = tuple(np.linspace(0, 100, 101))
 
 
 class CaseFacts(NamedTuple):
-    """One case, measured. Axes in the order right, anterior, superior where space is known.
+    """One case, measured. Axes in the order right, anterior, superior where space is known."""
 
-    Attributes:
-        grid: voxels along each axis.
-        spacing: mm along each axis; None where the file does not say.
-        eight_bit: whether intensities are bytes.
-        zeros: share of voxels that are exactly 0 (around a head or body).
-        percentiles: per channel, the 0th to 100th percentile of the voxels other than 0.
-        moments: per channel, mean and standard deviation of what is brighter than its average.
-        foreground: per channel, the 0th to 100th percentile under the label; empty without label.
-        voxels: label value -> number of voxels.
-    """
-
-    grid: tuple[int, ...]
-    spacing: tuple[float, ...] | None
-    eight_bit: bool
-    zeros: float
+    grid: tuple[int, ...]  # voxels along each axis
+    spacing: tuple[float, ...] | None  # mm along each axis; None where it is unknown
+    eight_bit: bool  # whether intensities are bytes
+    zeros: float  # share of voxels that are exactly 0 (around a head or body)
+    # Per channel, the 0th to 100th percentile of the voxels other than 0.
     percentiles: list[list[float]]
+    # Per channel, mean and standard deviation of the voxels above its average.
     moments: list[tuple[float, float]]
+    # Per channel, the 0th to 100th percentile under the label; empty without label.
     foreground: list[list[float]]
-    voxels: dict[int, int]
+    voxels: dict[int, int]  # label value -> number of voxels
 
     @property
     def channels(self) -> int:
@@ -79,21 +70,21 @@ class Fingerprint(NamedTuple):
         return self.cases[0].channels
 
     def values(self) -> list[int]:
-        """The label values that occur, but for 0."""
+        """The label values that occur, without 0."""
         return sorted({value for case in self.cases for value in case.voxels if value})
 
     def spacing(self) -> tuple[float, ...] | None:
-        """The median spacing, or None where any case's is unknown."""
+        """The median spacing; None if that of any case is unknown."""
         known = [case.spacing for case in self.cases]
         if any(spacing is None for spacing in known):
             return None
         return tuple(round(float(v), 4) for v in np.median(np.array(known, dtype=float), axis=0))
 
     def shift(self, channel: int = 0) -> tuple[list[str], np.ndarray]:
-        """How far the sites' intensities lie apart: (names, K x K).
+        """The distances between the sites' intensities: (names, K x K).
 
-        The Wasserstein distance between two sites' intensities, in units of the spread of all
-        sites together. 0: alike. 1: apart by a standard deviation.
+        The Wasserstein distance between two sites' intensities, in units of the standard
+        deviation of all sites together.
         """
         pooled = {s: [p for c in cases for p in c.percentiles[channel]] for s, cases in
                   self.sites.items()}  # fmt: skip
@@ -109,11 +100,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(listing: Listing, cache: str = "", progress: Progress | None = None) -> Fingerprint:
-    """Measures every case of a list.
-
-    Raises:
-        DataError: cases that cannot be used, all listed; or cases of different kinds.
-    """
+    """Measures every case of a list; raises a DataError that lists all unusable cases."""
     folder = (Path(cache) if cache else cache_home()) / "fingerprints"
     found: dict[str, list[CaseFacts]] = {site: [] for site in listing.sites()}
     wrong: list[str] = []
@@ -125,13 +112,13 @@ def fingerprint(listing: Listing, cache: str = "", progress: Progress | None = N
             else:
                 found[entry.site].append(result)
             if progress:
-                progress("looking at cases", done, len(listing.entries))
+                progress("measuring cases", done, len(listing.entries))
     if wrong:
         raise DataError(
             f"{len(wrong)} of {len(listing.entries)} cases cannot be used:\n  "
             + "\n  ".join(wrong),
             where=str(listing.path),
-            remedy="mend them, or take them out of the list",
+            remedy="correct them, or remove them from the list",
         )
     _refuse_mixture(listing, found)
     return Fingerprint(found)
@@ -143,9 +130,9 @@ def _refuse_mixture(listing: Listing, found: Mapping[str, Sequence[CaseFacts]]) 
         for entry, case in zip(entries, found[site], strict=True):
             kinds.setdefault((len(case.grid), case.channels), f"{site}/{entry.case}")
     if len(kinds) > 1:
-        told = "; ".join(f"{axes} axes and {c} channels ({w})" for (axes, c), w in kinds.items())
+        each = "; ".join(f"{axes} axes and {c} channels ({w})" for (axes, c), w in kinds.items())
         raise DataError(
-            f"cases differ in kind: {told}",
+            f"cases differ in axes or channels: {each}",
             where=str(listing.path),
             remedy="list images of one kind only",
         )
@@ -156,12 +143,12 @@ def _tried(entry: ListedCase, folder: Path) -> CaseFacts | DataError:
         about = [[str(p.absolute()), identity(p)] for p in (*entry.image, entry.label)]
         key = hashlib.sha256(json.dumps([VERSION, about]).encode()).hexdigest()[:24]
         path = folder / f"{key}.json"
-        with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or spoiled
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # missing or damaged
             return _restored(json.loads(path.read_text(encoding="utf-8")))
         facts = _measure(entry)
     except DataError as error:
         return error
-    making = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+    making = unfinished(path)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         making.write_text(json.dumps(facts._asdict()), encoding="utf-8")
@@ -203,7 +190,7 @@ def _measure(entry: ListedCase) -> CaseFacts:
 
 
 def _order(image: Scan) -> list[int]:
-    """Which of the file's axes runs to the right, to the front and upwards."""
+    """The file's axes in the order right, anterior, superior."""
     if image.affine is None:
         return list(range(len(image.grid)))
     return [int(axis) for axis in np.argsort(io_orientation(image.affine)[:, 0])]

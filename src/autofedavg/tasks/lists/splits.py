@@ -1,16 +1,15 @@
-"""Who is trained on, who selects and who tests: splits given, by fold, or drawn by patient."""
+"""Splits of a data list: given by the list, by fold, or drawn by patient."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Purpose, Seeds
+from autofedavg.tasks.imaging.cache import unfinished
 from autofedavg.tasks.lists.listing import ListedCase, Listing
 
 Split = dict[str, dict[str, str]]  # site -> case -> train, validation or test
@@ -20,17 +19,14 @@ THREE = ("train", "validation", "test")
 def splits_of(
     listing: Listing, fold: int, shares: Sequence[float], seed: int, holdout: float
 ) -> Split:
-    """The split of every case of a list.
+    """The split of every case of a list; raises DataError if a site cannot be split.
 
     Args:
         listing: the data list.
-        fold: the fold that is tested, the next one validates; -1 when folds are not used.
+        fold: the test fold, the next one validates; -1 when folds are not used.
         shares: of train, validation and test, where splits are drawn.
         seed: of the draw.
-        holdout: share of each site's training patients set aside.
-
-    Raises:
-        DataError: a site cannot be split, or a patient stands in two splits.
+        holdout: share of each site's training patients in the holdout.
     """
     if fold >= 0:
         found = _by_fold(listing, fold)
@@ -47,12 +43,12 @@ def splits_of(
 
 
 def split_digest(splits: Mapping[str, Mapping[str, str]]) -> str:
-    """A digest of who is in which split."""
+    """A digest of the split of every case."""
     return hashlib.sha256(json.dumps(splits, sort_keys=True).encode()).hexdigest()
 
 
 def split_file(listing: Listing, seed: int) -> Path:
-    """Where drawn splits are kept, beside the list."""
+    """The file of drawn splits, in the folder of the list."""
     return listing.path.with_name(f"{listing.path.stem}.split-{seed}.json")
 
 
@@ -67,10 +63,9 @@ def _by_fold(listing: Listing, fold: int) -> Split:
     count = max(entry.fold or 0 for entry in listing.entries) + 1
     if count < 3 or fold >= count:
         raise DataError(
-            f"fold {fold} is asked for, and the list's folds are 0 to {count - 1}",
+            f"there is no fold {fold}: the list's folds are 0 to {count - 1}",
             where=str(listing.path),
-            remedy="ask for one of them; there must be three or more: one tests, one validates, "
-            "the others train",
+            remedy="choose one of them; at least three are needed to test, validate and train",
         )
     role = {fold: "test", (fold + 1) % count: "validation"}
     return {
@@ -91,7 +86,7 @@ def _refuse_some(listing: Listing, found: Split) -> None:
 
 
 def _drawn(listing: Listing, found: Split, shares: Sequence[float], seed: int) -> Split:
-    """Draws the splits of sites that have none; kept beside the list, and taken from there."""
+    """The splits of sites that have none: drawn once, then read from the file of drawn splits."""
     path = split_file(listing, seed)
     open_sites = {s: es for s, es in listing.sites().items() if not any(found[s].values())}
     if path.exists():
@@ -99,7 +94,7 @@ def _drawn(listing: Listing, found: Split, shares: Sequence[float], seed: int) -
     _refuse_small(listing, open_sites)
     drawn = {site: _draw(site, entries, shares, seed) for site, entries in open_sites.items()}
     content = {"list": listing.path.name, "seed": seed, "shares": list(shares), "sites": drawn}
-    making = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    making = unfinished(path)
     try:
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         making.write_text(text, encoding="utf-8")
@@ -127,13 +122,13 @@ def _kept(
         raise DataError(
             f"cannot be read ({type(error).__name__}: {error})",
             where=str(path),
-            remedy="remove it to draw the splits anew",
+            remedy="remove it to draw new splits",
         ) from error
     if strange:
         raise DataError(
             f"it holds the split {min(strange)!r}",
             where=str(path),
-            remedy=f"use {', '.join(THREE)}, or remove it to draw the splits anew",
+            remedy=f"use {', '.join(THREE)}, or remove it to draw new splits",
         )
     wanted = {(site, entry.case) for site, entries in open_sites.items() for entry in entries}
     if listed != wanted:
@@ -141,13 +136,13 @@ def _kept(
             f"it does not fit the list: {len(wanted - listed)} cases of the list are not in it, "
             f"{len(listed - wanted)} of its cases are not in the list",
             where=str(path),
-            remedy="remove it to draw the splits anew, or write the new cases into it",
+            remedy="remove it to draw new splits, or add the new cases to it",
         )
     if drawn_by != list(shares):
         raise DataError(
             f"its splits were drawn with shares {drawn_by}, and task.shares is {list(shares)}",
             where=str(path),
-            remedy="remove it to draw the splits anew, or set task.shares back",
+            remedy="remove it to draw new splits, or restore task.shares",
         )
     return kept
 
@@ -159,7 +154,7 @@ def _refuse_small(listing: Listing, sites: Mapping[str, Sequence[ListedCase]]) -
         raise DataError(
             f"{', '.join(small)}, and three splits need at least three",
             where=str(listing.path),
-            remedy="leave such a site out, or join it to another",
+            remedy="leave such a site out, or merge it with another",
         )
 
 
@@ -191,7 +186,7 @@ def _refuse_shared_patients(listing: Listing, found: Split) -> None:
             )
     if wrong:
         raise DataError(
-            "a patient stands in two splits, so the test would leak:\n  " + "\n  ".join(wrong),
+            "a patient is in two splits, so test data would leak:\n  " + "\n  ".join(wrong),
             where=str(listing.path),
             remedy="keep all cases of a patient in one split",
         )
@@ -206,7 +201,7 @@ def _set_aside(listing: Listing, found: Split, holdout: float, seed: int) -> Spl
         count = max(1, round(len(training) * holdout))
         if count >= len(training):
             raise DataError(
-                f"it has {len(training)} training patients, and {count} would be set aside",
+                f"it has {len(training)} training patients, and the holdout would take {count}",
                 where=f"site {site}",
                 remedy="lower task.holdout",
             )

@@ -1,4 +1,4 @@
-"""Your own data: a list of images and labels with their sites, in one of the usual formats."""
+"""The task on your own data: a list of images and labels with their sites."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case, Classes
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.imaging.task import CaseFiles, ImageTask, counted
-from autofedavg.tasks.lists.classes import found_classes, refuse_strangers
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
+from autofedavg.tasks.lists.label_classes import found_classes, refuse_strangers
 from autofedavg.tasks.lists.listing import Listing, read_listing
 from autofedavg.tasks.lists.splits import Split, split_digest, splits_of
 
@@ -86,7 +86,6 @@ class Datalist(ImageTask):
         return bool(self.pipeline.settled() and self.classes and self.image_channels)
 
     def resolved(self, progress: Progress | None = None) -> Self:
-        """A copy with every setting that was left to the data worked out."""
         if self._settled:
             return self
         seen = self.fingerprint(progress)
@@ -102,10 +101,10 @@ class Datalist(ImageTask):
         return copy
 
     def _training(self, seen: Fingerprint) -> Fingerprint:
-        """What settings are worked out from: the training cases; of folds, which change, all."""
+        """The cases that settings are derived from: training cases, or all if there are folds."""
         try:
             splits = self.splits if self.fold < 0 else None
-        except DataError:  # there will be no run; a look at the data goes on
+        except DataError:  # no run is possible, but `data inspect` goes on
             splits = None
         if splits is None:
             return seen
@@ -123,7 +122,7 @@ class Datalist(ImageTask):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
-        for name in ("listing", "splits"):  # they depend on what may have been changed
+        for name in ("listing", "splits"):  # they depend on the settings
             copy.__dict__.pop(name, None)
         return copy
 
@@ -132,7 +131,7 @@ class Datalist(ImageTask):
         """The list itself."""
         if not self.datalist:
             raise ConfigError(
-                "no data list is named",
+                "no data list is set",
                 where="task.datalist",
                 remedy="set it to a .csv or .json file",
             )
@@ -147,7 +146,6 @@ class Datalist(ImageTask):
         return known.absolute() if not root.is_dir() and known.is_dir() else root.absolute()
 
     def fingerprint(self, progress: Progress | None = None) -> Fingerprint:
-        """The data, measured."""
         return fingerprint(self.listing, self.cache, progress)
 
     @cached_property
@@ -156,7 +154,7 @@ class Datalist(ImageTask):
         return splits_of(self.listing, self.fold, self.shares, self.split_seed, self.holdout)
 
     def check(self) -> None:
-        if not self._settled:  # the cases have been measured
+        if not self._settled:
             seen, classes = self.fingerprint(), self.resolved().classes
             refuse_strangers(self.listing, seen, classes, self.image_channels)
         for site, cases in self.splits.items():
@@ -213,7 +211,7 @@ class Datalist(ImageTask):
     def where(self) -> str:
         wanted = [p for e in self.listing.entries for p in (*e.image, e.label)]
         lacking = sum(not path.exists() for path in wanted)
-        state = f"{lacking} of {len(wanted)} files are missing" if lacking else "all files there"
+        state = f"{lacking} of {len(wanted)} files are missing" if lacking else "all files present"
         left_out = self.listing.unlabelled
         also = f", {left_out} cases without a label are left out" if left_out else ""
         return f"in {self.listing.root}: {state}{also}"

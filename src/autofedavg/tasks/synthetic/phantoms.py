@@ -1,7 +1,7 @@
-"""The generated hospitals' scans: how each looks, and how one is drawn.
+"""The scans of the generated hospitals.
 
 Each hospital has its own voxel spacing, intensity scale, noise, lesion size and contrast, its own
-look-alikes that are not lesions, and its own habit of drawing outlines.
+look-alikes that are not lesions, and its own bias in drawing outlines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1  # part of the cache's name: raise it whenever the same seed gives o
 
 @dataclass(frozen=True)
 class Hospital:
-    """How one hospital's scans look. Lengths in mm, intensities in its own units."""
+    """The appearance of one hospital's scans. Lengths in mm, intensities in its own units."""
 
     paper_split: tuple[int, int, int]
     spacing: tuple[float, float, float]
@@ -85,7 +85,7 @@ def _add_lookalikes(
     lesions: np.ndarray,
     random: np.random.RandomState,
 ) -> None:
-    """Things that are not lesions, different at each hospital; drawn in place."""
+    """Draws structures that are not lesions, different at each hospital, into `intensity`."""
     for _ in range(4):
         centre = random.uniform(extent * 0.15, extent * 0.85)
         if kind == "vessels":
@@ -110,7 +110,7 @@ def _ellipsoid(place: np.ndarray, centre: np.ndarray, radius: np.ndarray) -> np.
 def _texture(
     shape: tuple[int, ...], spacing: np.ndarray, length: float, random: np.random.RandomState
 ) -> np.ndarray:
-    """Smooth noise of unit spread with a correlation length in mm."""
+    """Smooth noise of unit variance with a correlation length in mm."""
     noise = ndimage.gaussian_filter(random.normal(size=shape), length / spacing, mode="wrap")
     smooth: np.ndarray = noise / noise.std()
     return smooth

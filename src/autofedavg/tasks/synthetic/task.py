@@ -1,16 +1,13 @@
-"""Three generated hospitals whose scans differ as real ones do: the embedded task.
+"""Three generated hospitals whose scans differ as real ones do.
 
-Sizes follow the paper's COVID-19 study (671, 88 and 186 scans); how scans look is in `phantoms`.
-Volumes are written as NIfTI files once and go through the same chain as real CT.
+Sizes follow the paper's COVID-19 study (671, 88 and 186 scans); `phantoms` draws the scans.
+Volumes are written as NIfTI files once and take the same steps as real CT.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,11 +16,10 @@ import nibabel as nib
 import numpy as np
 from pydantic import model_validator
 
-from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
-from autofedavg.tasks.imaging.cache import cache_home, is_folder
+from autofedavg.tasks.imaging.cache import cache_home, is_folder, new_folder, writing
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BINARY, Case, Classes
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
@@ -32,7 +28,7 @@ from autofedavg.tasks.synthetic.phantoms import HOSPITALS, VERSION, scan
 
 
 class SyntheticPipeline(Pipeline):
-    """The chain's settings at the size of the generated volumes."""
+    """The pipeline's settings at the size of the generated volumes."""
 
     spacing: tuple[float, float, float] = setting(
         (1.25, 1.25, 3.0), origin="ours", help="common voxel spacing in mm"
@@ -134,31 +130,19 @@ class Synthetic(SegmentationTask):
         return f"in {folder}" if is_folder(folder) else f"will be generated in {folder}"
 
     def folder(self) -> Path:
-        """The folder of these volumes; its name stands for all that they depend on."""
+        """The folder of these volumes; its name is a digest of all that they depend on."""
         looks = json.dumps({name: asdict(h) for name, h in HOSPITALS.items()}, sort_keys=True)
         key = f"{VERSION}-{self.seed}-{self.extent}-{self.scale}-{looks}"
         name = "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
         return (Path(self.cache) if self.cache else cache_home()) / name
 
     def _generate(self, progress: Progress | None) -> Path:
-        """The folder with the volumes; made once, complete or not at all."""
+        """The folder with the volumes, generated on the first call."""
         folder = self.folder()
         if is_folder(folder):
             return folder
-        making = folder.with_name(f"{folder.name}-{os.getpid()}-{threading.get_ident()}")
-        try:
-            making.mkdir(parents=True)
+        with writing(folder.parent, "the volumes"), new_folder(folder, is_folder) as making:
             self._write_all(making, progress)
-            making.rename(folder)
-        except OSError as error:
-            if not is_folder(folder):  # not just another process that was faster
-                raise DataError(
-                    f"the volumes cannot be written: {error.strerror}",
-                    where=str(folder.parent),
-                    remedy="make room there, or set task.cache or AUTOFEDAVG_CACHE",
-                ) from error
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
         return folder
 
     def _write_all(self, folder: Path, progress: Progress | None) -> None:
