@@ -101,7 +101,7 @@ def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None
     for text, start in ((told, "failed: "), (whole, "")):  # when it happens, and at the end
         lines = [line.partition(", step")[0] for line in text.splitlines()]
         assert sorted(line for line in lines if "client" in line) == [start + p for p in places]
-    assert whole.endswith("then go on with `autofedavg resume`\n")
+    assert whole.endswith("then continue with `autofedavg resume`\n")
 
 
 def unfinished(home: Path, tmp_path: Path, *rows: str) -> Path:
@@ -161,14 +161,15 @@ def test_the_kind_of_an_error_is_kept(tiny_trained, tmp_path, say) -> None:
     code, _, err = say("resume", home, "--at-once", "2")
     assert code == 3
     *_, last = err.splitlines()
-    assert last.startswith(f"error: {home / 'fedavg' / 'seed-0'}: the splits of the data are not")
+    folder = home / "fedavg" / "seed-0"
+    assert last.startswith(f"error: {folder}: the splits of the data have changed since")
     assert last.count("fedavg/seed-0") == 1
 
 
 def test_another_number_of_threads_is_refused_before_anything_runs(tiny_trained, tmp_path) -> None:
     home = unfinished(tiny_trained, tmp_path, "fedavg")
     told = Told()
-    with pytest.raises(ConfigError, match="was begun with"):
+    with pytest.raises(ConfigError, match="the run started with"):
         resume(home, Machine(threads=7), told, at_once=2)
     assert {event[0] for event in told.events} <= {"found"}
 

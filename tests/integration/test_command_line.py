@@ -186,7 +186,7 @@ def test_resume_with_other_threads_is_refused(study_folder, tmp_path) -> None:
     folder = study_folder / "fedavg" / "seed-0"
     state = (folder / "status.json").read_bytes()
     RunFolder(folder).set_status("interrupted")
-    with pytest.raises(ConfigError, match="begun with 1 threads, not 7"):
+    with pytest.raises(ConfigError, match="started with 1 threads, not 7"):
         resume(folder, Machine(threads=7))
     (folder / "status.json").write_bytes(state)
 

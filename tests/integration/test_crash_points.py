@@ -255,13 +255,15 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, caplog, damag
 
 def test_other_settings_in_an_old_folder_are_refused(tmp_path) -> None:
     train(tmp_path, "auto-fedavg")
-    with pytest.raises(RunError, match="holds a run with other settings; write elsewhere"):
+    with pytest.raises(RunError, match="holds a run with other settings; choose another folder"):
         train(tmp_path, "local-only")
 
 
 def test_another_seed_in_an_old_folder_is_refused(tmp_path) -> None:
     train(tmp_path, "auto-fedavg")
-    with pytest.raises(RunError, match="this run folder holds seed 0, not 3; write elsewhere"):
+    with pytest.raises(
+        RunError, match="this run folder holds seed 0, not 3; choose another folder"
+    ):
         train(tmp_path, "auto-fedavg", seed=3)
 
 
@@ -287,5 +289,5 @@ def test_a_folder_of_federate_can_be_reported_but_not_resumed_by_name(tmp_path) 
     results = read_results([tmp_path / "mine"])
     assert [row.name for row in results.rows] == ["mine"]
     assert scores_table(results).rows[0][1][2].value is not None
-    with pytest.raises(RunError, match=r"begun from Python .*call federate again"):
+    with pytest.raises(RunError, match=r"started by `federate`, .*call `federate` again"):
         resume(tmp_path / "mine")

@@ -55,7 +55,7 @@ def test_a_job_of_settings_alone(engine, say, tiny, tmp_path):
     assert (job.sites, job.wait, job.threads) == (("I", "II", "III"), 90.0, 2)
     code, _, said = say("export", engine, tiny, *how)
     assert code == 2
-    assert "it is there already" in said
+    assert "output folder already exists" in said
 
 
 def test_a_job_for_data_that_is_at_hand_nowhere(say, tmp_path):
@@ -76,14 +76,14 @@ def test_what_is_left_to_data_that_is_not_at_hand_is_named(say, tmp_path):
     how = ("--only", "auto-fedavg", "--out", tmp_path / "job", "--sites", "a,b")
     code, _, said = say("export", "flare", tmp_path / "study.toml", *how)
     assert code == 2
-    assert "leaves settings to data that is not at hand" in said
+    assert "settings of the study depend on data that is not on this machine" in said
 
 
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
-        (("--sites", "I,I,II"), 2, "is there twice"),
-        (("--sites", "A B,../x"), 2, "cannot be a site's name"),
+        (("--sites", "I,I,II"), 2, "is listed twice"),
+        (("--sites", "A B,../x"), 2, "is not a valid site name"),
         (("--sites", "A,B,C"), 2, "the sites are I, II, III, not A, B, C"),
         (("--seed", "-3"), 2, "-3"),
         (("--wait", "0"), 2, "0"),

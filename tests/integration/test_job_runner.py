@@ -158,9 +158,11 @@ def test_a_site_that_never_joins_does_not_stop_the_run_again_and_again(
 
 def test_workers_and_supervision_are_asked_where_they_exist(tiny, tmp_path):
     plan = read_study(tiny, only=["fedavg"])
-    with pytest.raises(ConfigError, match="every site is a process of its own"):
+    with pytest.raises(
+        ConfigError, match="no effect with flare: every site runs in its own process"
+    ):
         run_study(plan, tmp_path, Machine("flare", workers=2))
-    with pytest.raises(ConfigError, match="no job to supervise"):
+    with pytest.raises(ConfigError, match="the simulator has no job to supervise"):
         run_study(plan, tmp_path, Machine(supervise=True))
 
 
@@ -169,7 +171,7 @@ def test_a_run_of_a_deployment_is_not_gone_on_with_here(tiny, tmp_path):
     run = home / "fedavg" / "seed-0"
     (run / "loopback.json").unlink()
     (run / "status.json").write_text('{"schema": 1, "state": "running"}')
-    with pytest.raises(RunError, match="begun in a deployment; submit its job again"):
+    with pytest.raises(RunError, match="started by a deployed server; submit its job again"):
         resume(run)
 
 
@@ -218,7 +220,7 @@ def test_every_engine_has_an_export():
 def test_loaders_of_this_process_are_not_sent_to_sites():
     problem = toy_problem(3)
     with (
-        pytest.raises(ConfigError, match="cannot be sent to flare's sites"),
+        pytest.raises(ConfigError, match="cannot be sent to sites on flare"),
         clients(problem, TRAINING, Seeds(0), Machine("flare")),
     ):
         pass

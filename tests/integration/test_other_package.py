@@ -1,5 +1,6 @@
 """A method and a task of another package, which touches nothing of ours."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def study(tmp_path) -> Path:
     return tmp_path / "acme.toml"
 
 
-def test_it_runs_resumes_and_is_listed(with_package, study, command, tmp_path) -> None:
+def test_it_runs_resumes_and_is_listed(packages, with_package, study, command, tmp_path) -> None:
     listed = command("list", "methods")
     assert listed.returncode == 0, listed.stderr
     lines = {
@@ -108,6 +109,10 @@ def test_it_runs_resumes_and_is_listed(with_package, study, command, tmp_path) -
     wanted = [size**0.3 for size in sizes]
     assert alpha == pytest.approx([share / sum(wanted) for share in wanted])
     assert command("resume", run).returncode == 0
+    alone = {**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"].removeprefix(f"{packages}:")}
+    report = command("report", run, env=alone)
+    assert report.returncode == 0, report.stderr
+    assert "row-0" in report.stdout
 
     done = command("run", study, "--only", "row-1", "--out", tmp_path / "runs")
     assert done.returncode == 2

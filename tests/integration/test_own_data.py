@@ -158,12 +158,16 @@ def test_a_run_does_not_go_on_with_other_data(pictures, tmp_path, capsys) -> Non
     kept, mask = drawn.read_text(), tmp_path / "data" / "Nord" / "mask 0.png"
     drawn.write_text(kept.replace('"train"', '"test"', 1))
     assert cli._main(["resume", str(folder)]) == 3
-    assert "the splits of the data are not those" in " ".join(capsys.readouterr().err.split())
+    assert "the splits of the data have changed since the run started" in " ".join(
+        capsys.readouterr().err.split()
+    )
     drawn.write_text(kept)
     before = mask.read_bytes()
     Image.fromarray(255 - np.array(Image.open(mask))).save(mask)
     assert cli._main(["resume", str(folder)]) == 3
-    assert "the files of the data are not those" in " ".join(capsys.readouterr().err.split())
+    assert "the files of the data have changed since the run started" in " ".join(
+        capsys.readouterr().err.split()
+    )
     mask.write_bytes(before)
     assert cli._main(["resume", str(folder)]) == 0
 

@@ -63,7 +63,7 @@ def test_an_interrupted_call_keeps_what_is_finished_and_goes_on(
         assert count_calls(patch, stop_at=2) == []
         code, printed, err = say("predict", pictures_run, *images, "--out", out)
         assert (code, printed) == (130, "")
-        assert "finished cases are kept; the same command goes on" in err
+        assert "finished cases are kept; the same command continues" in err
     assert listed(out) == ["0.png", "1.png"]
     assert sorted(contents(out)) == ["0.png", "1.png", "predictions.json"]
     seen = count_calls(monkeypatch)

@@ -12,21 +12,23 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, jobs, live, models, results, studies
+from autofedavg.cli import data, jobs, models, results, studies
 from autofedavg.cli.app import app
 from autofedavg.core.errors import AutoFedAvgError, printable
 
 INTERRUPTED = 130
-KEPT = {  # what is said when a verb is interrupted that loses nothing
-    **dict.fromkeys(("run", "resume"), ": finished rounds are kept; `autofedavg resume` goes on"),
-    **dict.fromkeys(("data", "predict"), ": finished cases are kept; the same command goes on"),
+KEPT = {  # printed when one of these verbs is interrupted: nothing is lost
+    **dict.fromkeys(
+        ("run", "resume"), ": finished rounds are kept; continue with `autofedavg resume`"
+    ),
+    **dict.fromkeys(("data", "predict"), ": finished cases are kept; the same command continues"),
 }
 VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
     "check": studies.check,
     "show": studies.show,
-    "watch": live.watch,
+    "watch": results.watch,
     "report": results.report,
     "serve": results.serve,
     "compare": results.compare,
@@ -45,7 +47,7 @@ for _name, _verb in VERBS.items():
 def main() -> None:
     """The command's entry: exit codes 0 done, 1 failed, 2 bad usage, 3 data, 130 interrupted."""
     logging.getLogger("autofedavg").addHandler(_stderr_log())
-    for number in (signal.SIGTERM, signal.SIGHUP):  # ended, or the terminal is closed
+    for number in (signal.SIGTERM, signal.SIGHUP):  # killed, or the terminal was closed
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _interrupt)
     sys.exit(_main(sys.argv[1:]))
@@ -58,8 +60,8 @@ def _main(arguments: list[str]) -> int:
     except AutoFedAvgError as error:
         if shared.get("debug"):
             traceback.print_exc()
-        told = "\n".join(printable(line) for line in str(error).split("\n"))
-        typer.echo(f"error: {told}", err=True)
+        message = "\n".join(printable(line) for line in str(error).split("\n"))
+        typer.echo(f"error: {message}", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()

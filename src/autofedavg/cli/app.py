@@ -1,4 +1,4 @@
-"""The command itself, the options several verbs share, and what they print alike."""
+"""The command, and the options and helpers that several verbs share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-LONGEST = 3600.0  # seconds between two looks
+LONGEST = 3600.0  # seconds between two updates
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one value of every row, e.g. method.t0=5. Repeatable."),
@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def _tell_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         from autofedavg import __version__
 
@@ -34,24 +34,24 @@ def _tell_version(asked: bool) -> None:
 
 Version = Annotated[
     bool,
-    typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
 ]
 
 
 @app.callback()
-def _common(debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001 - told by its callback
+def _common(debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001 - its callback prints it
     click.get_current_context().ensure_object(dict)["debug"] = debug
 
 
 def finite(seconds: float) -> float:
-    """Refuses what is no time to wait: click's own limits let "nan" pass."""
+    """Refuses "nan", which click's own limits let pass, and more than an hour."""
     if not seconds <= LONGEST:
         raise typer.BadParameter(f"{seconds} is not a number of seconds up to {LONGEST:.0f}")
     return seconds
 
 
 def watched(work: Callable[[Any], Any]) -> Any:
-    """Long work under a bar; nothing may be printed meanwhile, a bar takes stdout over."""
+    """Runs long work under a progress bar; the work must not print, as a bar takes over stdout."""
     from autofedavg.monitor.progress import watching
 
     with watching() as observer:

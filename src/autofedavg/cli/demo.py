@@ -40,7 +40,7 @@ def demonstrate() -> dict[str, Result]:
             bars = [f"{'█' * round(10 * a):<10} {a:.2f}" for a in line["alpha"]]
             table.add_row(str(line["t"]), *bars, f"{100 * line['validation']['mean']:.1f} %")
         console.print(table)
-    console.print("Next: `autofedavg --help`, or `make demo` in a checkout.")
+    console.print("Next: `autofedavg run demo`, or `autofedavg --help`.")
     return results
 
 

@@ -1,4 +1,4 @@
-"""Verbs for real engines: export makes a job, allow lets a FLARE kit run it."""
+"""Verbs for real engines: export writes a job, allow lets a FLARE startup kit run it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def export(
     engine: Annotated[str, typer.Argument(help="flare or flower.")],
     study: StudyName,
     only: Annotated[str, typer.Option("--only", help="The row to export.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not be there yet.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist.")],
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the run; the study's first by default.", min=0)
+        int | None, typer.Option(help="Seed of the run (default: the study's first).", min=0)
     ] = None,
     fold: Annotated[
-        int | None, typer.Option(help="Fold that is tested, where the study has any.", min=0)
+        int | None, typer.Option(help="Test fold, in a study with folds.", min=0)
     ] = None,
     sites: Annotated[
         str,
-        typer.Option(help="Names of the sites, e.g. A,B,C, where their data is not at hand here."),
+        typer.Option(help="Names of the sites, e.g. A,B,C, if their data is not on this machine."),
     ] = "",
     wait: Wait = 600.0,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of every site (default: the site's own).", min=1)
+        int | None, typer.Option(help="Threads per site (default: the site's own).", min=1)
     ] = None,
     sets: Sets = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a job folder that an administrator submits with the engine's own tools."""
+    """Write a job folder, which an administrator submits with the engine's own tools."""
     from autofedavg.studies.export_job import export_job
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
@@ -54,7 +54,7 @@ def export(
 
 
 def allow(
-    kit: Annotated[Path, typer.Argument(help="A FLARE startup kit, of a server or a site.")],
+    kit: Annotated[Path, typer.Argument(help="FLARE startup kit of a server or a site.")],
     as_json: AsJson = False,
 ) -> None:
     """Let a FLARE startup kit run this package's part of a job, and no other code."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Model = Annotated[
     Path,
     typer.Argument(
-        metavar="MODEL", help="A run folder, a folder with one run, or a checkpoint's file."
+        metavar="MODEL", help="A run folder, a folder with one run, or a checkpoint file."
     ),
 ]
 Which = Annotated[str, typer.Option("--model", help="global, or local-<site>: a site's own model.")]
@@ -37,11 +37,11 @@ def predict(
     which: Which = "global",
     device: Device = "cpu",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Make predictions anew that exist already.")
+        bool, typer.Option("--overwrite", help="Replace existing predictions.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Apply a trained model to images; every result lies on its image's own grid."""
+    """Apply a trained model to images; each prediction has its image's own grid."""
     from autofedavg.inference.predict import predict as apply
 
     made = watched(
@@ -68,7 +68,7 @@ def export_model(
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
     format: Annotated[
         Literal["torchscript", "onnx", "bundle"],
-        typer.Option(help="What to write; bundle is MONAI's."),
+        typer.Option(help="File format; bundle is a MONAI bundle."),
     ] = "torchscript",
     which: Which = "global",
     overwrite: Annotated[
@@ -76,7 +76,7 @@ def export_model(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained network as a file that runs without this package, and how to use it."""
+    """Write a trained network as a file that runs without this package, with instructions."""
     from autofedavg.inference.export import export_model as export
     from autofedavg.inference.load import load_trained
 

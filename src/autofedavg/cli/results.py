@@ -1,4 +1,4 @@
-"""Verbs that show results or keep them: report, compare, serve, archive."""
+"""Verbs on run folders: watch, report, serve, archive, compare."""
 
 from __future__ import annotations
 
@@ -11,6 +11,33 @@ import typer
 from autofedavg.cli.app import AsJson, finite, watched
 
 
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a study's.")],
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
+    every: Annotated[
+        float, typer.Option(help="Seconds between updates.", min=0.1, callback=finite)
+    ] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show the progress of a run, during or after it; reads its folder only."""
+    try:
+        from autofedavg.monitor.watch.reading import reader
+        from autofedavg.monitor.watch.terminal import follow, harmless_stdout, show
+
+        if as_json:
+            typer.echo(json.dumps(reader(folder).look().plain(), indent=1))
+            return
+        console = harmless_stdout()
+        if once or not console.is_terminal:
+            show(folder, console)
+        elif not follow(folder, console, every):
+            raise typer.Exit(1)
+    except KeyboardInterrupt:
+        from autofedavg.monitor.watch.terminal import goes_on
+
+        typer.echo(f"stopped watching; {goes_on(folder)}", err=True)
+
+
 def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Run folders, archives, or folders above them.")
@@ -20,16 +47,16 @@ def report(
     ] = "text",
     out: Annotated[
         Path | None,
-        typer.Option(help="Also write the page, and every table and figure, into this folder."),
+        typer.Option(help="Also write the page, every table and every figure to this folder."),
     ] = None,
     baseline: Annotated[
-        str, typer.Option(help="Row to test against; the study's by default.")
+        str, typer.Option(help="Row to test against (default: the study's baseline).")
     ] = "",
     examples: Annotated[
-        bool, typer.Option(help="With --out: pictures of cases, for which models are applied.")
+        bool, typer.Option(help="With --out: include example cases, which applies the models.")
     ] = True,
     method: Annotated[
-        str, typer.Option(help="Row whose pictures stand beside the baseline's; chosen by rule.")
+        str, typer.Option(help="Method to show next to the baseline (default: automatic).")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -40,50 +67,55 @@ def report(
 
     if out:
         made = watched(
-            lambda told: build_report(
-                runs, baseline, examples=examples, method=method, progress=told
+            lambda progress: build_report(
+                runs, baseline, examples=examples, method=method, progress=progress
             )
         )
         tables = made.tables
     else:
-        made, tables = None, report_tables(watched(lambda told: read_results(runs, baseline, told)))
+        made = None
+        results = watched(lambda progress: read_results(runs, baseline, progress))
+        tables = report_tables(results)
     weights = (table for table in tables["weights"] if table.name == "weights")
     printed = [*tables["scores"], *weights]
     typer.echo(joined(printed, "json" if as_json else format), nl=False)
     if made and out:
-        page = watched(lambda told: made.write(out, told))
+        page = watched(lambda progress: made.write(out, progress))
         typer.echo(f"report written to {page}", err=True)
 
 
 def serve(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or folders above them; also ones to come.")
+        list[Path],
+        typer.Argument(help="Run folders, or folders above them; they may not exist yet."),
     ],
     port: Annotated[
-        int, typer.Option(help="Port to listen on; 0 is any free one.", min=0, max=65535)
+        int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)
     ] = 8765,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     expose: Annotated[
         bool,
-        typer.Option("--expose", help="Allow an address that other machines reach; see the docs."),
+        typer.Option(
+            "--expose", help="Allow an address that other machines can reach; see the docs."
+        ),
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further name the page may be asked for by. Repeatable."),
+        typer.Option(help="Additional Host header to accept. Repeatable."),
     ] = None,
     token: Annotated[
-        bool, typer.Option("--token", help="Ask for a token, also on this machine.")
+        bool, typer.Option("--token", help="Require a token on this machine, too.")
     ] = False,
     every: Annotated[
         float,
-        typer.Option(help="Seconds between two looks at the folders.", min=0.2, callback=finite),
+        typer.Option(help="Seconds between reads of the folders.", min=0.2, callback=finite),
     ] = 1.5,
     browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
     baseline: Annotated[
-        str, typer.Option(help="Row to test against; the study's by default.")
+        str, typer.Option(help="Row to test against (default: the study's baseline).")
     ] = "",
 ) -> None:
-    """Show the report in a browser while runs go on; nothing is written. Ctrl-C ends it."""
+    """Show the report in a browser and update it during runs; writes nothing. Ctrl-C stops it."""
     from autofedavg.monitor.serve.serving import serve
 
     serve(

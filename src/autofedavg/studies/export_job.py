@@ -1,4 +1,4 @@
-"""A row of a study as a job for a real engine, to be submitted with the engine's own tools."""
+"""Exports one run as a job, to be submitted with the engine's own tools."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def export_job(
     threads: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Path:
-    """Writes the job folder of one row with one seed.
+    """Writes the job folder of one run: one row with one seed.
 
     Args:
         engine: "flare" or "flower".
-        study: the study file.
+        study: a built-in study's name, or a file's path.
         row: the row's name.
         out: the folder to write.
         seed: the study's first by default.
-        fold: the fold that is tested, where the study has any.
-        sites: names of the sites as the engine knows them, where their data is not at hand; then
-            the study must leave nothing to the data.
+        fold: the test fold, in a study with folds.
+        sites: the sites' names on the engine, if their data is on other machines. Then no
+            setting of the study may depend on the data.
         wait: seconds the server waits for the sites to join.
-        threads: of every site, as far as the site's own file says nothing.
+        threads: per site, unless the site's own file sets them.
         overrides: "key=value" settings.
 
     Raises:
-        ConfigError: the row cannot be a job, or the folder is there already.
+        ConfigError: the row cannot be a job, or the output folder exists.
     """
     write = EXPORTS[engine]
     out = Path(out)
     if out.exists():
-        raise ConfigError("it is there already", where=str(out), remedy="name a new folder")
+        raise ConfigError("output folder already exists", where=str(out), remedy="name a new one")
     plan = read_study(
         study,
         overrides,
@@ -63,7 +63,7 @@ def export_job(
     folds = {number for _, number, _ in jobs}
     if len(folds) > 1:
         raise ConfigError(
-            f"the study has folds {sorted(plan.folds)}, and a job is one of them",
+            f"the study has folds {sorted(plan.folds)}, and a job tests one",
             where=str(study),
             remedy="choose one with --fold",
         )
@@ -77,9 +77,9 @@ def export_job(
         if not sites:
             raise
         raise ConfigError(
-            f"the study leaves settings to data that is not at hand ({error.what})",
+            f"settings of the study depend on data that is not on this machine ({error.what})",
             where=f"{study}: {row}",
-            remedy="set them: `autofedavg check`, where the data is, prints what they come to",
+            remedy="set them: `autofedavg check`, run where the data is, prints their values",
         ) from error
     job = Job.of(plan.name, settled, first, names, wait=wait, threads=threads)
     made: Path = write(job, out)
@@ -87,10 +87,10 @@ def export_job(
 
 
 def _sites(task: Task, given: Sequence[str] | None, where: str) -> list[str]:
-    """The names of the sites: the data's, or those given where the data is not at hand.
+    """The names of the sites: the data's, or those given if the data is on other machines.
 
     Raises:
-        ConfigError: names that an engine cannot know sites by, or that are not the data's.
+        ConfigError: names that an engine does not allow, or that are not the data's.
     """
     try:
         known = task.site_names()
@@ -102,7 +102,7 @@ def _sites(task: Task, given: Sequence[str] | None, where: str) -> list[str]:
     for name in names:
         if not _NAME.fullmatch(name) or names.count(name) > 1:
             raise ConfigError(
-                f"{name!r} cannot be a site's name on an engine, or is there twice",
+                f"{name!r} is not a valid site name on an engine, or is listed twice",
                 where=where,
                 remedy="use letters, digits, '.', '_' and '-', and every name once",
             )

@@ -1,4 +1,4 @@
-"""Your own network, loss and data loaders, federated."""
+"""`federate`: runs a method on your own network, loss and data loaders."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Result:
     """What `federate` returns.
 
     Attributes:
-        network: the network with the tested global model in it, in the form it grew to or as an
-            `Ensemble` where the method makes one; None for local-only.
+        network: the network with the tested global model, an `Ensemble` where the method makes
+            one; None for local-only. FedMA may have changed the layers' widths.
         alpha: the last aggregation weights by site; lists per layer for layer-wise weights.
-        rounds: one record a round, as in rounds.jsonl.
+        rounds: one record per round, as in rounds.jsonl.
         summary: the columns of the paper's tables.
     """
 
@@ -74,29 +74,29 @@ def federate(
         loss: (network, batch) -> scalar loss.
         sites: each site's loaders, by name.
         score: (network, batch) -> one score per case, higher is better.
-        method: a method or its name; all its settings are the study's.
+        method: a method, or its name for the default settings.
         rounds: T.
         training: how clients train; one pass over the loader with Adam by default.
         seed: of the run.
-        select: which models are tested: "best" on the validation loaders, or those after the "last"
-            round; then a site needs no validation loader.
-        test_local: where each site's own model is tested after the last round: "full", at all K
-            sites, K x K tests; "own", at its own site; "none"; "auto" is full up to 32 sites.
-        quorum: clients that must answer a call; 0 for all.
-        exchange: time limits, retries, bad answers, and how models travel.
-        out: a run folder to write; goes on with it if it is there. None keeps nothing.
+        select: which models are tested: "best" on the validation loaders, or "last", which needs
+            no validation loaders.
+        test_local: where each site's own model is tested after the last round: "full" at all
+            sites (K x K tests), "own" at its own site, "none"; "auto" is full up to 32 sites.
+        quorum: clients that must reply to a call; 0 for all.
+        exchange: time limits, retries, invalid replies, and how models are encoded.
+        out: the run folder; an unfinished run in it is resumed. None keeps nothing.
         machine: where to compute.
-        watch: told of every round.
+        watch: called after every round.
     """
     chosen: Method = METHODS[method]() if isinstance(method, str) else method
     chosen.check(len(sites))
-    how = training or Training(epochs=1, learning_rate=1e-3)
-    carried = exchange or Exchange()
+    training = training or Training(epochs=1, learning_rate=1e-3)
+    exchange = exchange or Exchange()
     if not 0 <= quorum <= len(sites) or (chosen.needs_all and 0 < quorum < len(sites)):
         raise ConfigError(
             f"quorum is {quorum}, and there are {len(sites)} sites",
             where="federate",
-            remedy="use 0 for all",
+            remedy="use 0 for all sites",
         )
     if chosen.learns_on == "holdout" and any(site.holdout is None for site in sites.values()):
         raise ConfigError(
@@ -105,49 +105,49 @@ def federate(
             remedy="add holdout= to every LoaderSite",
         )
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
-    # A loader with a sampler, or without its last batch, gives other cases than its data set has.
+    # A loader with a sampler, or with drop_last, does not use every case of its data set.
     problem = Problem(network, loss, data, METRIC, counted=False)
     check_run(chosen, rounds, select, problem)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
-        described = _described(folder.path.name, chosen, rounds, select, how, sorted(sites))
-        described |= {"test_local": test_local, "quorum": quorum}
-        described |= {"exchange": carried.model_dump()}
+        # In the shape of a study's row, so that `report` can read the folder.
+        described = {
+            "name": folder.path.name,
+            "label": folder.path.name,
+            "rounds": rounds,
+            "select": select,
+            "task": {"name": LOADERS, "sites": sorted(sites)},
+            "training": training.model_dump(),
+            "method": chosen.model_dump(),
+            "test_local": test_local,
+            "quorum": quorum,
+            "exchange": exchange.model_dump(),
+        }
         config = to_toml(described)
         known = (folder.path / "config.toml").exists()
-        if known and _begun(folder.path) != tomllib.loads(config):
+        if known and _settings_of(folder.path) != tomllib.loads(config):
             raise RunError(
                 "this run folder holds a run with other settings",
                 where=str(folder.path),
-                remedy="write elsewhere",
+                remedy="choose another folder",
             )
-        if known and (begun := read_json(folder.path / "environment.json")["seed"]) != seed:
+        if known and (started_with := read_json(folder.path / "environment.json")["seed"]) != seed:
             raise RunError(
-                f"this run folder holds seed {begun}, not {seed}",
+                f"this run folder holds seed {started_with}, not {seed}",
                 where=str(folder.path),
-                remedy="write elsewhere",
+                remedy="choose another folder",
             )
         asked = machine or Machine()
         used = machine_of(folder.path, asked) if known else asked.resolved()
-        with clients(problem, how, Seeds(seed), used, quorum, carried) as federation:
+        with clients(problem, training, Seeds(seed), used, quorum, exchange) as federation:
             w0, layout = problem.initial(Seeds(seed))
             if not known:
                 layers = chosen.layer_names(layout)
                 about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                run(
-                    chosen,
-                    rounds,
-                    federation,
-                    w0,
-                    layout,
-                    METRIC,
-                    folder,
-                    watch,
-                    select,
-                    test_local=test_local,
-                )
+                given = (federation, w0, layout, METRIC, folder, watch, select)
+                run(chosen, rounds, *given, test_local=test_local)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
         trained = None
@@ -160,30 +160,10 @@ def federate(
         return Result(trained, weights, lines, summarise(folder.scores(), METRIC))
 
 
-def _begun(path: Path) -> dict[str, Any]:
-    """The settings of a run that is there; versions before had no others for these three."""
+def _settings_of(path: Path) -> dict[str, Any]:
+    """The settings of an existing run; early versions did not record these three defaults."""
     since = {"test_local": "auto", "quorum": 0, "exchange": Exchange().model_dump()}
     return {**since, **read_toml(path / "config.toml")}
-
-
-def _described(
-    name: str,
-    method: Method,
-    rounds: int,
-    select: Select,
-    training: Training,
-    sites: Sequence[str],
-) -> dict[str, Any]:
-    """The run's settings in the shape of a study's row, so that `report` can read the folder."""
-    return {
-        "name": name,
-        "label": name,
-        "rounds": rounds,
-        "select": select,
-        "task": {"name": LOADERS, "sites": list(sites)},
-        "training": training.model_dump(),
-        "method": method.model_dump(),
-    }
 
 
 def _data(problem: Problem) -> dict[str, Any]:

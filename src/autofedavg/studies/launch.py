@@ -1,4 +1,4 @@
-"""Runs a study's rows, or goes on with them: builds the clients and hands them to `run`."""
+"""Runs and resumes studies: builds the clients of each run and hands them to `run_row`."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def run_study(
         study: from `read_study`.
         out: the folder under which `<study>/<row>/seed-<n>` is written.
         machine: where to compute.
-        observer: told of progress.
-        at_once: runs at a time, each in a process of its own where it is more than one; one that
-            fails does not stop the others then. Never changes results.
+        observer: receives progress.
+        at_once: runs in parallel, one process each if more than one; then a run that fails does
+            not stop the others. Never changes results.
 
     Returns:
         The study's folder.
 
     Raises:
-        RunError: a run folder exists already; nothing has been touched then.
+        RunError: a run folder exists already; nothing was written.
     """
     machine = (machine or Machine()).resolved()
     check_at_once(at_once, machine)
-    ENGINES[str(machine.engine)]  # what cannot be had is told before any work
+    ENGINES[str(machine.engine)]  # a missing engine or device is an error before any work
     checked_device(str(machine.device))
     observer = observer or Observer()
     for config in study.runs:
@@ -68,21 +68,21 @@ def run_study(
             network = config.resolved(observer.preparing).task.network()
         config.method.check_network(network, config.T)
     home = Path(out) / study.name
-    wanted = [
+    runs = [
         PlannedRun(run_path(home, config.name, seed, fold), config, seed, machine)
         for config, fold, seed in study.jobs()
     ]
-    for run in wanted:
+    for run in runs:
         if (run.folder / "config.toml").exists():
             raise RunError(
                 "this run folder exists already",
                 where=str(run.folder),
-                remedy=f"go on with `autofedavg resume {home}`, or write elsewhere with --out",
+                remedy=f"continue with `autofedavg resume {home}`, or choose another --out",
             )
-    for run in wanted:
+    for run in runs:
         run.config.task.check()
     write_study_json(home, study, machine)
-    _run_all(wanted, machine, observer, at_once)
+    _run_all(runs, machine, observer, at_once)
     return home
 
 
@@ -92,15 +92,15 @@ def resume(
     observer: Observer | None = None,
     at_once: int = 1,
 ) -> Path:
-    """Goes on with a run folder, or with all that a study folder still lacks.
+    """Continues a run, or every unfinished run of a study, from the last checkpoint.
 
-    Gives the same bits as a run that was never stopped. Finished runs are left alone.
+    The result is bit-identical to a run that was never stopped. Finished runs stay as they are.
 
     Args:
-        path: a run folder, of a run of a study also before it was begun, or a study folder.
+        path: a study folder, or a run folder; a run that a study plans may not have one yet.
         machine: where to compute; as before when None.
-        observer: told of progress.
-        at_once: runs at a time, as for `run_study`.
+        observer: receives progress.
+        at_once: runs in parallel, as for `run_study`.
     """
     path = Path(path)
     machine = machine or Machine()
@@ -110,70 +110,68 @@ def resume(
         values = read_toml(path / "config.toml")
         if values.get("task", {}).get("name") == LOADERS:
             raise RunError(
-                "this run was begun from Python with data loaders of its own",
+                "this run was started by `federate`, with data loaders from Python",
                 where=str(path),
-                remedy="call federate again with the same arguments and this folder",
+                remedy="call `federate` again with the same arguments and this folder",
             )
         config = parse_run(values, str(path))
         before = read_json(path / "environment.json")
-        wanted = [PlannedRun(path, config, int(before["seed"]), machine)]
+        runs = [PlannedRun(path, config, int(before["seed"]), machine)]
     elif (path / STUDY).is_file():
-        wanted = planned_runs(path, machine)
+        runs = planned_runs(path, machine)
     else:
         linked = (up for up in path.absolute().parents[1:3] if (up / STUDY).is_file())
         home = study_home(path) or next(linked, None)  # a row's folder may be a link elsewhere
         listed = planned_runs(home, machine) if home else []
-        wanted = [run for run in listed if run.folder.resolve() == path.resolve()]
-        if not wanted:
+        runs = [run for run in listed if run.folder.resolve() == path.resolve()]
+        if not runs:
             raise RunError(
-                "this is neither a run folder nor a study folder",
+                "neither a run folder nor a study folder",
                 where=str(path),
                 remedy="name a folder written by `autofedavg run`",
             )
-    _run_all(wanted, machine, observer, at_once)
+    _run_all(runs, machine, observer, at_once)
     return path
 
 
-def _run_all(
-    wanted: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int
-) -> None:
-    if at_once > 1 and len(wanted) > 1:
-        run_in_parallel(wanted, asked, observer, at_once)
+def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int) -> None:
+    if at_once > 1 and len(runs) > 1:
+        run_in_parallel(runs, asked, observer, at_once)
         return
     problems: dict[str, Problem] = {}
     with ExitStack() as engines:
         trials: dict[Path, JobRunner] = {}
-        for index, run in enumerate(wanted, 1):
+        for index, run in enumerate(runs, 1):
             path, config, seed, machine = run
             if run.finished:
                 observer.found(path)
                 continue
-            known = run.begun
-            if known:  # what was begun goes on as it was begun
+            known = run.started
+            if known:  # its own settings, not those in study.json
                 config = parse_run(read_toml(path / "config.toml"), str(path))
                 config = config.with_task(with_places(path, config.task))
                 config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
             config = config.resolved(observer.preparing)
             used = _machine(path, asked) if known else machine.resolved()
-            observer.started(config, seed, index, len(wanted), path)
+            observer.started(config, seed, index, len(runs), path)
             if used.remote:
                 _run_as_job(path, config, seed, used, observer, trials, engines)
             else:
-                key = _problem(problems, config.task, observer.preparing)
-                _run_one(path, config, seed, used, problems[key], observer)
+                problem = _problem(problems, config.task, observer.preparing)
+                _run_simulated(path, config, seed, used, problem, observer)
             observer.finished(path)
 
 
 def _machine(path: Path, asked: Machine) -> Machine:
-    """Where to go on with a run that was begun."""
+    """Where to continue a run."""
     used = machine_of(path, asked)
     if not used.remote:
         return used
     if not (begun := places_of(path)) and asked.engine is None:
         raise RunError(
-            "this run was begun in a deployment",
+            "this run was started by a deployed server",
             where=str(path),
-            remedy="submit its job again with the engine's own tools: it goes on from there",
+            remedy="submit its job again with the engine's own tools: it continues from there",
         )
     return replace(used, device=asked.device or begun.get("device") or used.device)
 
@@ -187,9 +185,9 @@ def _run_as_job(
     trials: dict[Path, JobRunner],
     engines: ExitStack,
 ) -> None:
-    """One row on a real engine on this machine; its processes serve the rows after it too."""
+    """Runs one row on a real engine on this machine; later rows use the same processes."""
     study = path.parents[2 if config.folds else 1]
-    config.task.prepare(observer.preparing)  # once, before every site looks for it
+    config.task.prepare(observer.preparing)  # once, not once per site
     job = Job.of(
         study.name,
         config,
@@ -201,9 +199,9 @@ def _run_as_job(
     )
     if job.folder(study.parent) != path:
         raise RunError(
-            "this run folder was renamed, and the server finds it by its name",
+            "the run folder was renamed, and the server finds it by its name",
             where=str(path),
-            remedy=f"call it {job.folder(study.parent)} again",
+            remedy=f"rename it back to {job.folder(study.parent)}",
         )
     if study.parent not in trials:
         opens = ENGINES[str(machine.engine)]
@@ -212,7 +210,7 @@ def _run_as_job(
     trials[study.parent].run(job, config.task, observer.round)
 
 
-def _run_one(
+def _run_simulated(
     path: Path,
     config: RunConfig,
     seed: int,
@@ -227,7 +225,7 @@ def _run_one(
     quorum = config.general.quorum or None
     select = config.general.select
     check_run(config.method, config.T, select, problem)
-    secret = kept_secret(path)  # of a run that was begun on a real engine
+    secret = kept_secret(path)  # of a run that was started on a real engine
     given = (machine, quorum, config.exchange, secret)
     with clients(problem, config.training, seeds, *given) as federation:
         w0, layout = problem.initial(seeds)
@@ -242,21 +240,21 @@ def _run_one(
 
 
 def _refuse_other_data(path: Path, task: Task) -> None:
-    """A run goes on with the cases and files it was begun with, or not at all."""
+    """Refuses to continue a run with other cases or files than it started with."""
     before, now = read_json(path / "environment.json").get("data", {}), task.describe()
     for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
         if key in before and before[key] != now.get(key):
             raise DataError(
-                f"the {what} of the data are not those the run was begun with",
+                f"the {what} of the data have changed since the run started",
                 where=str(path),
-                remedy="put the data back as it was, or begin anew elsewhere",
+                remedy="restore the data, or start a new run with another --out",
             )
 
 
-def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> str:
-    """Has the task's problem at hand, prepared once for all rows that share it; its key."""
+def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
+    """The task's problem, prepared once for all rows that share it."""
     key = task.model_dump_json()
     if key not in known:
         known.clear()  # one data set in memory at a time
         known[key] = task.problem(progress)
-    return key
+    return known[key]

@@ -1,4 +1,4 @@
-"""Where a run is computed: which engine, which device, how many hands."""
+"""Where a run is computed: engine, device, workers and threads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from autofedavg.federation.settings import Exchange
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is computed: never part of what is computed, but for `threads`.
+    """Where a run is computed. Results do not depend on it, except for `threads`.
 
     Attributes:
         engine: a name from `autofedavg list engines`; None for the simulator.
         device: "cpu" or "cuda"; None for the CPU.
         workers: worker processes; None lets the engine choose.
         threads: threads per worker; None lets the engine choose.
-        supervise: whether a real engine's job that ends early is started anew by itself.
+        supervise: whether a real engine's job that ends early is restarted.
         wait: seconds a real engine's server waits for the sites to join.
     """
 
@@ -42,24 +42,24 @@ class Machine:
 
     @property
     def remote(self) -> bool:
-        """Whether every site is a process of its own, behind an engine's network."""
+        """Whether every site is a separate process that an engine connects."""
         return self.engine in REMOTE
 
     def resolved(self) -> Machine:
-        """With the engine and the device filled in; workers and threads are the engine's choice.
+        """With default engine and device; the engine chooses workers and threads.
 
         Raises:
-            ConfigError: something is asked that this engine does not have.
+            ConfigError: an option has no effect on this engine.
         """
         if self.remote and self.workers is not None:
             raise ConfigError(
-                f"on {self.engine} every site is a process of its own, whatever the workers",
+                f"--workers has no effect with {self.engine}: every site runs in its own process",
                 where="workers",
                 remedy="leave --workers out",
             )
         if self.supervise and not self.remote:
             raise ConfigError(
-                "there is no job to supervise on the simulator",
+                "the simulator has no job to supervise",
                 where="supervise",
                 remedy=f"leave --supervise out, or use --engine {' or '.join(REMOTE)}",
             )
@@ -75,8 +75,8 @@ def about_run(
     folds: Sequence[int] = (),
     layers: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """environment.json: what a run ran on, and all that going on with it must keep."""
-    transport: Any = federation.transport  # a simulator, which has chosen what was left open
+    """environment.json: what a run ran on, and all that a resume must keep."""
+    transport: Any = federation.transport  # the simulator, with the workers and threads it chose
     return environment(
         str(machine.device),
         seed=seed,
@@ -101,11 +101,11 @@ def clients(
     exchange: Exchange = Exchange(),  # noqa: B008 - frozen
     secret: Seeds | None = None,
 ) -> Iterator[Federation]:
-    """The federation of a problem's clients, on the engine asked for."""
+    """The federation of a problem's clients on the simulator."""
     machine = machine.resolved()
     if machine.remote:
         raise ConfigError(
-            f"data loaders of this process cannot be sent to {machine.engine}'s sites",
+            f"data loaders of this process cannot be sent to sites on {machine.engine}",
             where="machine.engine",
             remedy="run a study there, or see docs/how-to/add-learned-weights.md",
         )
@@ -129,15 +129,15 @@ def clients(
 
 
 def machine_of(path: Path, asked: Machine) -> Machine:
-    """The machine to go on with a run: as before, but for what is asked.
+    """Where to continue a run: as before, except for what is asked.
 
-    Threads are kept whatever is asked, as they change bits.
+    The number of threads never changes: another one would change the last bits.
     """
     before = read_json(path / "environment.json")
     threads = before["threads"]
     if asked.threads not in (None, threads):
         raise ConfigError(
-            f"the run was begun with {threads} threads, not {asked.threads}",
+            f"the run started with {threads} threads, not {asked.threads}",
             where=str(path),
             remedy="leave --threads out: another number changes the last bits of the result",
         )

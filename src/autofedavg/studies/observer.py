@@ -1,4 +1,4 @@
-"""Who is told how a study goes."""
+"""Observers of a study's progress."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from autofedavg.experiment.selection import Seen
 
 
 class Observer:
-    """Told how a study goes; the command line draws its bars with one. Does nothing itself."""
+    """Receives a study's progress; this one ignores it. The command line draws bars with one."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Data is being made ready."""
+        """Data is being prepared."""
 
     def found(self, folder: Path) -> None:
-        """A run that was finished before: nothing is computed."""
+        """A run was finished before; nothing is computed."""
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
-        """Run `index` of `total` begins; its folder may not be there yet."""
+        """Run `index` of `total` starts; its folder may not exist yet."""
 
     def round(self, seen: Seen) -> None:
-        """A round is over and on disk."""
+        """A round is finished and on disk."""
 
     def finished(self, folder: Path) -> None:
-        """A run is over."""
+        """A run is finished."""
 
     def failed(self, folder: Path, error: Exception) -> None:
-        """A run has failed, while others go on."""
+        """A run has failed; the others continue."""
 
     def beside(self) -> Observer:
-        """Who is told of one run where several go on at a time; this one, if not said otherwise."""
+        """The observer of one run while several run in parallel; by default this one."""
         return self
 
 
 class Observers(Observer):
-    """Tells several observers, one after the other."""
+    """Passes progress on to several observers."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers

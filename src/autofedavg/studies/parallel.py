@@ -1,6 +1,8 @@
-"""Several runs of a study at a time, each in a process of its own: for a GPU that one leaves idle.
+"""Several runs of a study in parallel, one process each: for a GPU that one run leaves idle.
 
-What is told of a run comes from its folder. One that fails does not stop the others.
+Progress is read from the run folders. A run that fails does not stop the others.
+`python -m autofedavg.studies.parallel` is one such process: its only argument is JSON, with the
+run's folder, the machine, and the file for the error if the run fails.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_in
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts, error_in
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.following import Following
@@ -25,7 +27,7 @@ from autofedavg.studies.observer import Observer
 from autofedavg.studies.planned_runs import PlannedRun
 
 LOOK = 0.2  # seconds between two looks at the folders
-SAID = 2000  # characters of what a process said last, where it ended in a way nobody foresaw
+TAIL = 2000  # characters of a traceback that are shown
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,20 @@ class _Process:
     """A run under way.
 
     Attributes:
-        answer: where the process writes why the run failed.
-        output: what it says else.
+        failure: the file for the error if the run fails.
+        output: the file for what the process prints.
     """
 
     number: int
     run: PlannedRun
     following: Following
     observer: Observer
-    answer: Path
+    failure: Path
     output: Path
 
 
 def check_at_once(at_once: int, machine: Machine) -> None:
-    """Refuses what cannot be done so many at a time.
+    """Refuses a number of parallel runs that the engine does not allow.
 
     Raises:
         ConfigError: fewer than one, or several on a real engine.
@@ -55,29 +57,29 @@ def check_at_once(at_once: int, machine: Machine) -> None:
         raise ConfigError(f"at_once is {at_once}", where="at_once", remedy="use 1 or more")
     if at_once > 1 and machine.remote:
         raise ConfigError(
-            f"runs on {machine.engine} are made one after another: its sites serve them all",
+            f"runs on {machine.engine} are made one after another: its sites serve all of them",
             where="at_once",
             remedy="leave --at-once out, or use the simulator",
         )
 
 
 def run_in_parallel(
-    wanted: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int
+    runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int
 ) -> None:
-    """Carries out the runs that are not finished, so many at a time.
+    """Executes the unfinished runs, `at_once` at a time.
 
     Args:
-        wanted: all runs; what a process needs to begin one is in the study's folder.
-        asked: where to compute, as far as it was said.
-        observer: told of progress; every run has one of its own, `observer.beside()`.
-        at_once: processes.
+        runs: all runs; the study's folder has what a process needs to start one.
+        asked: where to compute; what it leaves open is as before.
+        observer: receives progress; `observer.beside()` is the observer of one run.
+        at_once: number of processes.
 
     Raises:
-        ConfigError: runs cannot be computed so.
-        AutoFedAvgError: some have failed; the others are finished.
+        ConfigError: runs on this engine cannot be parallel.
+        AutoFedAvgError: some runs have failed; the others are finished.
     """
     waiting: deque[tuple[int, PlannedRun]] = deque()
-    for index, run in enumerate(wanted, 1):
+    for index, run in enumerate(runs, 1):
         if run.finished:
             observer.found(run.folder)
         else:
@@ -89,16 +91,16 @@ def run_in_parallel(
             while waiting and len(processes.running) < at_once:
                 index, run = waiting.popleft()
                 own = observer.beside()
-                own.started(run.config, run.seed, index, len(wanted), run.folder)
+                own.started(run.config, run.seed, index, len(runs), run.folder)
                 processes.start(run, own)
             time.sleep(LOOK)
             processes.look()
     if processes.failures:
-        raise _together(processes.failures, len(wanted))
+        raise _together(processes.failures, len(runs))
 
 
 class _Processes:
-    """Those under way, and why others have failed; none of them outlives this process."""
+    """The running processes, and the errors of failed ones; no process outlives this one."""
 
     def __init__(self, asked: Machine) -> None:
         self._asked = asked
@@ -118,10 +120,10 @@ class _Processes:
             _mark_interrupted(process.run.folder)
 
     def start(self, run: PlannedRun, observer: Observer) -> None:
-        """Starts a process that begins the run, or goes on with it."""
+        """Starts a process that starts or resumes the run."""
         self._count += 1
-        answer, output = (
-            Path(self._scratch.name) / f"{kind}-{self._count}" for kind in ("answer", "output")
+        failure, output = (
+            Path(self._scratch.name) / f"{kind}-{self._count}" for kind in ("failure", "output")
         )
         sites = sorted(run.config.task.site_names())  # as models and weights are ordered
         try:
@@ -129,18 +131,18 @@ class _Processes:
         except AutoFedAvgError as error:
             self._failed(run, observer, error)
             return
-        machine = asdict(self._asked if run.begun else run.machine)
-        what = {"folder": str(run.folder), "machine": machine, "answer": str(answer)}
-        # -P: what lies in the current folder is not imported in place of what is installed.
-        command = [sys.executable, "-P", "-m", "autofedavg.studies.run_one", json.dumps(what)]
+        machine = asdict(self._asked if run.started else run.machine)
+        what = {"folder": str(run.folder), "machine": machine, "failure": str(failure)}
+        # -P: files in the current folder must not shadow installed modules.
+        command = [sys.executable, "-P", "-m", "autofedavg.studies.parallel", json.dumps(what)]
         number = self._guard.start(command, {}, output)
-        self.running.append(_Process(number, run, following, observer, answer, output))
+        self.running.append(_Process(number, run, following, observer, failure, output))
 
     def look(self) -> None:
-        """Tells of what is new, and lets go of those that have ended."""
+        """Reports what is new, and removes the processes that have ended."""
         for process in list(self.running):
             alive = self._guard.alive(process.number)
-            with contextlib.suppress(AutoFedAvgError):  # a damaged folder: its process says so
+            with contextlib.suppress(AutoFedAvgError):  # a damaged folder: its process reports it
                 process.following.look()
             if alive:
                 continue
@@ -156,19 +158,19 @@ class _Processes:
 
 
 def _check(run: PlannedRun, asked: Machine, at_once: int) -> None:
-    """Refuses what cannot be before anything is started."""
-    if not run.begun:
+    """Refuses, before anything is started, a run that cannot be parallel."""
+    if not run.started:
         check_at_once(at_once, run.machine.resolved())
         return
     try:
         machine = machine_of(run.folder, asked).resolved()
-    except RunError:  # a damaged folder: its process says so, and the others go on
+    except RunError:  # a damaged folder: its process reports it, and the others continue
         return
     check_at_once(at_once, machine)
 
 
 def _prepare(runs: Sequence[PlannedRun], observer: Observer) -> None:
-    """Data that are worked out once and kept: before several processes look for them."""
+    """Fills the cache with prepared data, once for all processes."""
     known = set()
     for run in runs:
         key = run.config.task.model_dump_json(exclude={"fold"})
@@ -178,7 +180,7 @@ def _prepare(runs: Sequence[PlannedRun], observer: Observer) -> None:
 
 
 def _mark_interrupted(path: Path) -> None:
-    """Notes that a run was ended, unless it says how itself, or somebody else goes on with it."""
+    """Sets a run's status, unless it has set its own or another process has resumed it."""
     if not (path / "config.toml").exists():
         return
     folder = RunFolder(path)
@@ -190,17 +192,17 @@ def _mark_interrupted(path: Path) -> None:
 def _failure(process: _Process) -> AutoFedAvgError:
     """Why a process ended without finishing its run."""
     with contextlib.suppress(OSError, ValueError):
-        told = error_in(json.loads(process.answer.read_bytes()))
-        if told is not None:
-            return told
+        error = error_in(json.loads(process.failure.read_bytes()))
+        if error is not None:
+            return error
     _, raised, trace = process.output.read_text(errors="replace").rpartition("Traceback ")
     folder = process.run.folder
     return RunError(
-        f"its process failed:\n{(raised + trace).strip()[-SAID:]}"
+        f"its process failed:\n{(raised + trace).strip()[-TAIL:]}"
         if raised
-        else "its process was ended from outside, perhaps for lack of memory",
+        else "its process was killed, perhaps for lack of memory",
         where=str(folder),
-        remedy=f"go on with `autofedavg resume {folder}`",
+        remedy=f"continue with `autofedavg resume {folder}`",
     )
 
 
@@ -210,8 +212,28 @@ def _together(failures: Sequence[AutoFedAvgError], total: int) -> AutoFedAvgErro
         return failures[0]
     kinds = {type(failure) for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else RunError
-    told = "\n".join(map(str, failures))
+    errors = "\n".join(map(str, failures))
     return kind(
-        f"{len(failures)} of {total} runs failed:\n{told}",
-        remedy="look at what they say, then go on with `autofedavg resume`",
+        f"{len(failures)} of {total} runs failed:\n{errors}",
+        remedy="correct the causes, then continue with `autofedavg resume`",
     )
+
+
+def main() -> None:
+    """Starts or resumes one run."""
+    from autofedavg.studies.launch import resume  # which imports this module
+
+    what = json.loads(sys.argv[1])
+    folder = Path(what["folder"])
+    try:
+        resume(folder, Machine(**what["machine"]))
+    except AutoFedAvgError as error:
+        facts = error_facts(error)
+        if str(folder) not in facts["where"]:
+            facts["where"] = f"{folder}: {facts['where']}".removesuffix(": ")
+        Path(what["failure"]).write_text(json.dumps(facts))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

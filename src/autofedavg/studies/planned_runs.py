@@ -1,4 +1,4 @@
-"""The runs that a study asks for, and the file in its folder that lists them: study.json."""
+"""The runs that a study plans, and the file in its folder that lists them: study.json."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.studies.machine import Machine
 
-NOTED = ("engine", "device", "threads")  # of the machine that a run was asked for on
+RECORDED = ("engine", "device", "threads")  # of the machine that a run was planned for
 
 
 class PlannedRun(NamedTuple):
-    """A run that is to be there.
+    """A run that the study asks for.
 
     Attributes:
-        folder: where.
+        folder: the run folder.
         config: its row.
         seed: of the run.
-        machine: where to compute it if it was not begun.
+        machine: where to compute it if it has not started.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class PlannedRun(NamedTuple):
     machine: Machine
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         return (self.folder / "config.toml").exists()
 
     @property
@@ -42,14 +42,14 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(home: Path, asked: Machine) -> list[PlannedRun]:
-    """All runs of a study's folder; those to begin on the machine noted there, if not asked."""
+    """All runs of a study folder; what `asked` leaves open is as recorded in study.json."""
     found = []
     for row in read_json(home / STUDY)["runs"]:
         config = parse_run(row["config"], str(home))
         folds = sorted({fold for fold, _ in row["jobs"] if fold is not None})
-        machines = row.get("machines") or [{}] * len(row["jobs"])  # earlier versions noted none
-        for (fold, seed), noted in zip(row["jobs"], machines, strict=True):
-            kept = {key: getattr(asked, key) or noted.get(key) for key in NOTED}
+        machines = row.get("machines") or [{}] * len(row["jobs"])  # earlier versions recorded none
+        for (fold, seed), recorded in zip(row["jobs"], machines, strict=True):
+            kept = {key: getattr(asked, key) or recorded.get(key) for key in RECORDED}
             found.append(
                 PlannedRun(
                     run_path(home, config.name, seed, fold),
@@ -62,7 +62,11 @@ def planned_runs(home: Path, asked: Machine) -> list[PlannedRun]:
 
 
 def write_study_json(home: Path, study: Study, machine: Machine) -> None:
-    """Notes rows and seeds beside the runs; those of an earlier call stay listed."""
+    """Adds the study's rows, seeds and folds to study.json; those of earlier calls stay.
+
+    Raises:
+        RunError: the folder has a row of that name with other settings.
+    """
     path = home / STUDY
     rows = {row["config"]["name"]: row for row in read_json(path)["runs"]} if path.exists() else {}
     for config in study.runs:
@@ -72,7 +76,7 @@ def write_study_json(home: Path, study: Study, machine: Machine) -> None:
             raise RunError(
                 f"row {config.name!r} is in this study folder with other settings",
                 where=str(home),
-                remedy="give the row another name, or write elsewhere with --out",
+                remedy="give the row another name, or choose another --out",
             )
         jobs = [[fold, seed] for fold in study.folds or (None,) for seed in study.seeds]
         if any((job[0] is None) != (jobs[0][0] is None) for job in row["jobs"]):
@@ -80,11 +84,11 @@ def write_study_json(home: Path, study: Study, machine: Machine) -> None:
                 f"row {config.name!r} is in this study folder "
                 + ("without folds" if study.folds else "with folds"),
                 where=str(home),
-                remedy="write elsewhere with --out: the two cannot be pooled",
+                remedy="choose another --out: the two cannot be pooled",
             )
         machines = dict(zip(map(tuple, row["jobs"]), row.get("machines", []), strict=False))
         machines |= {
-            (fold, seed): {key: getattr(machine, key) for key in NOTED} for fold, seed in jobs
+            (fold, seed): {key: getattr(machine, key) for key in RECORDED} for fold, seed in jobs
         }
         row["jobs"] += [job for job in jobs if job not in row["jobs"]]
         row["machines"] = [machines.get((fold, seed), {}) for fold, seed in row["jobs"]]
