@@ -114,7 +114,8 @@ HOSTILE: dict[str, dict[str, Spoil]] = {
         "resumed": values(resumed=[3]), "name": values(data__data={}), "folds": values(folds="1"),
     },
     "origins.json": {
-        **ANY_FILE, "list": text("[]"), "empty": text("{}"), "values": text('{"origins": {"a": 1}}'),
+        **ANY_FILE, "list": text("[]"), "empty": text("{}"),
+        "values": text('{"origins": {"a": 1}}'),
     },
     "config.toml": {
         **ANY_FILE, "arrays": text("a = " + "[" * DEEP + "]" * DEEP), "not TOML": text("{"),
