@@ -12,6 +12,7 @@ from autofedavg.engines.remote.policy import Policy, Refused, method_values
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.run import run
+from autofedavg.experiment.selection import Selection
 from autofedavg.federation.messages import Message
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -70,11 +71,8 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     w0, layout = transport.problem.initial(Seeds(7))
     general = job.row.general
     home = RunFolder.create(folder / "run", "", {})
-    run(
-        *(job.row.method, T, federation, w0, layout, METRIC, home),
-        select=general.select,
-        test_every=general.test_every,
-    )
+    how = (general.select, general.test_every)
+    run(job.row.method, Selection(T, federation, layout, METRIC, home, *how), w0)
     assert home.status() == "finished"
     return transport.said
 

@@ -122,7 +122,7 @@ def test_damaged_folders_do_not_stop_the_others(tiny_trained, tmp_path, say) -> 
     code, _, err = say("resume", home, "--at-once", "2")
     assert code == 1
     assert "2 of 3 runs failed:" in err
-    assert "checkpoint cannot be gone on from (KeyError: 'network')" in err
+    assert "checkpoint cannot be resumed from (KeyError: 'network')" in err
     assert str(first) in err
     assert "Traceback" not in err
     assert f"{second / 'rounds.jsonl'}: a line is damaged" in err

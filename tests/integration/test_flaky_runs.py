@@ -10,7 +10,7 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import run
-from autofedavg.experiment.selection import Best
+from autofedavg.experiment.selection import Best, Selection
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
@@ -61,7 +61,8 @@ def train(path, faults=(), *, quorum=2, stop=None, test_every=0, **exchange):
 
     folder = begun(path, settings)
     with contextlib.suppress(Stopped):
-        run(METHOD, T, federation, w0, layout, METRIC, folder, watch, test_every=test_every)
+        kept = Selection(T, federation, layout, METRIC, folder, test_every=test_every)
+        run(METHOD, kept, w0, watch)
     return folder
 
 

@@ -113,9 +113,7 @@ HOSTILE: dict[str, dict[str, Spoil]] = {
         "resumed": values(resumed=[3]), "name": values(data__data={}), "folds": values(folds="1"),
     },
     "origins.json": {
-        **ANY_FILE,
-        "list": text("[]"),
-        "empty": text("{}"),
+        **ANY_FILE, "list": text("[]"), "empty": text("{}"),
         "values": text('{"origins": {"a": 1}}'),
     },
     "config.toml": {

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from autofedavg import LoaderSite, Training, federate
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.federation.port import Federation
+from autofedavg.methods.fedavg import FedAvg
 from autofedavg.report.notes import notes_of
 from autofedavg.report.read import read_results
 from autofedavg.report.values import shared_settings
@@ -40,9 +42,9 @@ def score(net, batch):
 
 def trained(K: int, out=None, workers: int = 1, **how):
     sites = {f"site-{k:03d}": site(k) for k in range(K)}
-    settings = {"method": "fedavg", "rounds": 2, "out": out, "machine": Machine(workers=workers)}
+    settings = {"rounds": 2, "out": out, "machine": Machine(workers=workers), "method": "fedavg"}
     training = Training(epochs=1, optimiser="sgd", learning_rate=0.1)
-    return federate(network, loss, sites, score, training=training, **settings, **how)
+    return federate(network, loss, sites, score, training=training, **settings | how)
 
 
 @pytest.fixture
@@ -116,3 +118,17 @@ def test_repeats_of_older_versions_stand_beside_newer_ones() -> None:
     for where, same in (("auto", True), ("own", False)):
         first, second = shared_settings([older, {**older, "test_local": where}])
         assert (first == second) is same
+
+
+class GlobalOnly(FedAvg):
+    """Says nothing of the sites' own models."""
+
+    def rounds(self, *how):
+        return (replace(state, w_k=None) for state in super().rounds(*how))
+
+
+def test_own_models_that_were_not_kept_are_not_asked_for(tests) -> None:
+    found = trained(2, method=GlobalOnly(), test_local="own", select="last")
+    assert [*tests] == ["Model"]
+    assert not found.summary.matrix
+    assert found.summary.global_test_avg is not None

@@ -95,3 +95,14 @@ def test_origins_come_from_their_file_and_not_from_comments(tiny_home, tmp_path)
     origins = json.loads((tiny_home / "fedavg/seed-0/origins.json").read_text())["origins"]
     assert origins["training.batch_size"] == "study"
     assert origins["training.optimiser"] == "paper Sec. 4.2.1"
+
+
+def test_a_checkpoint_that_does_not_say_its_round_is_named(old, capsys) -> None:
+    run = old / "n-dirichlet" / "seed-0"
+    last = run / "checkpoints" / "last-2.json"
+    facts = json.loads(last.read_text())
+    del facts["t"]
+    last.write_text(json.dumps(facts))
+    assert cli._main(["resume", str(run)]) == 1
+    err = capsys.readouterr().err
+    assert f"{last}: this checkpoint cannot be resumed from (KeyError: 't')" in err

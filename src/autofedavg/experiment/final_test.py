@@ -30,9 +30,9 @@ def final_test(selection: Selection, best: Best, watch: Watcher | None) -> None:
     """
     folder, layout, sites = selection.folder, selection.layout, selection.federation.names
     kind, where = KINDS[selection.select], where_tested(selection.test_local, len(sites))
-    own = {site: local_name(kind, site) for site in sites}
     names = {"global": f"{kind}-global"}
-    names |= {f"local-{site}": name for site, name in own.items()} if where == "full" else {}
+    if where == "full":
+        names |= {f"local-{site}": local_name(kind, site) for site in sites}
     rows: list[ScoreRow] = []
     done, tests = 0, len(names) + (where == "own")
     if where != "full":
@@ -52,10 +52,8 @@ def final_test(selection: Selection, best: Best, watch: Watcher | None) -> None:
     for name, checkpoint in names.items():
         if checkpoint in best.models:
             score(name, load_model(folder, best.models[checkpoint], layout))
-    if where == "own":
-        kept = {site: best.models[name] for site, name in own.items() if name in best.models}
-        loaded = ((site, load_model(folder, name, layout)) for site, name in kept.items())
-        score("local", {site: w for site, w in loaded if isinstance(w, Model)})
+    if where == "own" and (own := _own_models(selection, best, kind)):
+        score("local", own)
     last = folder.load_round()
     if selection.select == "best" and last is not None and best.t < selection.T:
         state = load_state(last, selection.federation.names)
@@ -64,3 +62,11 @@ def final_test(selection: Selection, best: Best, watch: Watcher | None) -> None:
     folder.write_scores(rows)
     events = selection.federation.take_events()
     folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
+
+
+def _own_models(selection: Selection, best: Best, kind: str) -> dict[str, Model]:
+    """The models of the sites that have one on disk."""
+    names = {site: local_name(kind, site) for site in selection.federation.names}
+    kept = {site: best.models[name] for site, name in names.items() if name in best.models}
+    loaded = ((s, load_model(selection.folder, n, selection.layout)) for s, n in kept.items())
+    return {site: w for site, w in loaded if isinstance(w, Model)}

@@ -31,7 +31,7 @@ from autofedavg.experiment.files import opened_here, replacing, sweep
 from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json, run_paths
 
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
-ANEW = "delete the folder's checkpoints and resume: all rounds are run again"
+ALL_ROUNDS = "delete the folder's checkpoints and resume: all rounds are run again"
 log = logging.getLogger(__name__)
 
 
@@ -40,10 +40,11 @@ class Busy(RunError):
 
 
 class Checkpoint(NamedTuple):
-    """Tensors and plain values, as written."""
+    """Tensors and plain values, as written, and the name of their files."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
+    name: str
 
 
 class RunFolder(Ledger):
@@ -165,13 +166,13 @@ class RunFolder(Ledger):
         """
         name = self.checkpoints.written(name)
         stem = self.path / "checkpoints" / name
-        with naming(stem, "this checkpoint cannot be read", ANEW):
+        with naming(stem, "this checkpoint cannot be read", ALL_ROUNDS):
             facts = values_in(content_of(stem.with_name(f"{name}.json")))
             content = content_of(stem.with_name(f"{name}.safetensors"), TENSORS)
             if hashlib.sha256(content).hexdigest() != facts["sha256"]:
                 raise ValueError("its contents do not match their hash")
             try:
-                return Checkpoint(load(content), facts)
+                return Checkpoint(load(content), facts, name)
             except SafetensorError as error:
                 raise ValueError(str(error)) from error
 

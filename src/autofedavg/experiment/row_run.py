@@ -1,4 +1,4 @@
-"""One row with one seed in its folder: begun, or gone on with, by whoever has its clients."""
+"""Starts or resumes one run, which is one row with one seed, in its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autofedavg.experiment.files import opened_here
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import run
-from autofedavg.experiment.selection import Watcher
+from autofedavg.experiment.selection import Selection, Watcher
 from autofedavg.federation.port import Federation
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be run.
+    """One run, with all that it needs.
 
     Attributes:
         config: the row.
@@ -33,8 +33,8 @@ class Work:
         w0: the initial model.
         layout: the network's layout.
         device: what the server computes on.
-        about: makes environment.json, asked only where the run begins.
-        cautions: what whoever runs it should know, for the log.
+        about: makes environment.json; called only where the run starts.
+        cautions: warnings for the log.
     """
 
     config: RunConfig
@@ -48,12 +48,12 @@ class Work:
 
 
 def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
-    """Runs a row in this folder; goes on with it where it was begun.
+    """Starts a row in this folder, or resumes it.
 
     Args:
         path: the run folder.
         work: what is to be run.
-        watch: told of every round.
+        watch: called after every round.
     """
     config, folder = work.config, RunFolder(path)
     with ExitStack() as held:
@@ -70,19 +70,12 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
         for caution in work.cautions:
             log.warning("%s", caution)
-        run(
-            config.method,
-            config.T,
-            work.federation,
-            work.w0,
-            work.layout,
-            config.task.metric,
-            folder,
-            watch,
-            config.general.select,
-            config.general.test_every,
-            config.general.test_local,
-        )
+        general = config.general
+        selection = Selection(
+            config.T, work.federation, work.layout, config.task.metric, folder,
+            general.select, general.test_every, general.test_local,
+        )  # fmt: skip
+        run(config.method, selection, work.w0, watch)
         log.info("finished")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from autofedavg.algorithm import Round
-from autofedavg.core.bank import Bank, Layout, Model
+from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import global_seed
@@ -26,14 +26,12 @@ from autofedavg.experiment.models import (
     save_model,
     save_state,
 )
-from autofedavg.experiment.restoring import restore
 from autofedavg.experiment.selection import (
     Best,
     Paused,
     Seen,
     Select,
     Selection,
-    TestLocal,
     Watcher,
     have_validation,
     predicts,
@@ -81,44 +79,25 @@ def check_run(
         )
 
 
-def run(
-    method: Method,
-    T: int,
-    federation: Federation,
-    w0: Model,
-    layout: Layout,
-    metric: str,
-    folder: RunFolder,
-    watch: Watcher | None = None,
-    select: Select = "best",
-    test_every: int = 0,
-    test_local: TestLocal = "auto",
-) -> None:
-    """Runs, or goes on with, one row; the folder says in the end how it went.
+def run(method: Method, selection: Selection, w0: Model, watch: Watcher | None = None) -> None:
+    """Runs or resumes one row; the folder's status.json says how it ended.
 
     Args:
         method: what is run.
-        T: the last round.
-        federation: the clients.
+        selection: the clients, the folder, and which models are kept and tested.
         w0: the initial model.
-        layout: the network's layout.
-        metric: the score that selects models.
-        folder: where everything is written; its checkpoints decide where to start.
-        watch: told of every round.
-        select: which models are tested: the best on validation cases, or the last.
-        test_every: rounds between scores on the test cases, for the record only; 0 for none.
-        test_local: at which sites each site's own model is tested.
+        watch: called after every round.
 
     Raises:
         AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
     """
-    selection = Selection(T, federation, layout, metric, folder, select, test_every, test_local)
+    folder, federation, T = selection.folder, selection.federation, selection.T
     try:
         with disk_errors(folder.path):
             folder.set_status("running")
-            start, best = restore(selection, w0)
+            start, best = selection.restore(w0)
             start = method.begin(federation, start) if start.t == 0 else start
-            for state in method.rounds(federation, layout, T, start):
+            for state in method.rounds(federation, selection.layout, T, start):
                 _record(selection, state, best, watch)
             federation.training_over = True
             final_test(selection, best, watch)

@@ -1,27 +1,31 @@
-"""What a run works with, what it keeps in mind between rounds, and what watchers are told."""
+"""What a run works with, the models it has selected so far, and where it resumes."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
-from autofedavg.core.errors import AutoFedAvgError
+from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.core.site import Site
-from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.experiment.bounded_reader import naming
+from autofedavg.experiment.folder_writer import ALL_ROUNDS, Checkpoint, RunFolder
+from autofedavg.experiment.models import load_state
 from autofedavg.federation.port import Federation
 
 Select = Literal["best", "last"]
 KINDS = {"best": "best", "last": "final"}  # how the checkpoints of the tested models are called
 TestLocal = Literal["auto", "full", "own", "none"]
 MOST_FULL = 32  # sites up to which "auto" fills the K x K matrix
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a progress display is told after each round."""
+    """What a progress display shows after each round."""
 
     t: int
     T: int
@@ -35,7 +39,7 @@ Watcher = Callable[[Seen], None]
 
 
 class Paused(AutoFedAvgError):
-    """The run stops here on purpose, after a checkpoint, to be gone on with."""
+    """The run stops on purpose after a checkpoint, and can be resumed."""
 
 
 @dataclass
@@ -69,20 +73,63 @@ class Best:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run works with in every round."""
+    """What a run works with in every round.
+
+    Attributes:
+        T: the last round.
+        federation: the clients.
+        layout: the network's layout.
+        metric: the score that selects models.
+        folder: where everything is written; its checkpoints decide where to start.
+        select: which models are tested: the best on validation cases, or the last.
+        test_every: rounds between scores on the test cases, for the record only; 0 for none.
+        test_local: at which sites each site's own model is tested.
+    """
 
     T: int
     federation: Federation
     layout: Layout
     metric: str
     folder: RunFolder
-    select: Select
-    test_every: int
-    test_local: TestLocal
+    select: Select = "best"
+    test_every: int = 0
+    test_local: TestLocal = "auto"
 
     @property
     def validates(self) -> bool:
         return have_validation(self.federation.sites)
+
+    def restore(self, w0: Model) -> tuple[Round, Best]:
+        """Where to start: round 0 with w0, or the newest whole checkpoint."""
+        saved = self.folder.load_round()
+        if saved is None:
+            self.folder.keep_rounds(0)
+            return Round(0, w0), Best()
+        at = self.folder.path / "checkpoints" / f"{saved.name}.json"
+        with naming(at, "this checkpoint cannot be resumed from", ALL_ROUNDS):
+            return self._resumed(saved)
+
+    def _resumed(self, saved: Checkpoint) -> tuple[Round, Best]:
+        folder = self.folder
+        if saved.facts["network"] != self.layout.describe():
+            raise RunError(
+                "its checkpoint holds another network than the one to be trained",
+                where=str(folder.path),
+                remedy="resume with the version that began the run, or start again elsewhere",
+            )
+        state = load_state(saved, self.federation.names)
+        models = folder.checkpoints.held(state.t) or {}
+        folder.tidy()  # a model of a round that is run again may be of another history
+        folder.keep_rounds(state.t)
+        log.info("resuming after round %d", state.t)
+        known = saved.facts["best"]
+        local = {site: (float(score), int(at)) for site, (score, at) in known["local"].items()}
+        seen, tested = (
+            {str(site): float(score) for site, score in known.get(name, {}).items()}
+            for name in ("seen", "tested")
+        )
+        sites = int(known.get("sites", self.federation.K))  # earlier versions: all of them
+        return state, Best(known["score"], known["t"], local, sites, seen, tested, models)
 
 
 def where_tested(asked: TestLocal, K: int) -> Literal["full", "own", "none"]:

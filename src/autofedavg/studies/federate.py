@@ -23,7 +23,7 @@ from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.run import check_run, run
-from autofedavg.experiment.selection import KINDS, Seen, Select, TestLocal
+from autofedavg.experiment.selection import KINDS, Seen, Select, Selection, TestLocal
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.base import Method
@@ -146,8 +146,10 @@ def federate(
                 about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                given = (federation, w0, layout, METRIC, folder, watch, select)
-                run(chosen, rounds, *given, test_local=test_local)
+                kept = Selection(
+                    rounds, federation, layout, METRIC, folder, select, test_local=test_local
+                )
+                run(chosen, kept, w0, watch)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
         trained = None
