@@ -69,7 +69,7 @@ def run(
     """Run a study: every row with every seed."""
     from autofedavg.experiment.config import read_study
     from autofedavg.monitor.progress import watching
-    from autofedavg.monitor.trackers.registry import tracking
+    from autofedavg.monitor.trackers.tracker import tracking
     from autofedavg.studies.launch import run_study
     from autofedavg.studies.machine import Machine
     from autofedavg.studies.observer import Observers
@@ -100,7 +100,7 @@ def resume(
 ) -> None:
     """Go on from the last checkpoint: the same bits as if never stopped."""
     from autofedavg.monitor.progress import watching
-    from autofedavg.monitor.trackers.registry import tracking
+    from autofedavg.monitor.trackers.tracker import tracking
     from autofedavg.studies.launch import resume as go_on
     from autofedavg.studies.machine import Machine
     from autofedavg.studies.observer import Observers

@@ -1,4 +1,4 @@
-"""TensorBoard: one folder of events per run, beside the study's runs."""
+"""TensorBoard: one folder of events per run, in the study's folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autofedavg.monitor.trackers.copying import Source
 from autofedavg.monitor.trackers.points import LAST
+from autofedavg.monitor.trackers.source import Source
 
 FINISHED = "finished"  # written after the test scores: where it is, they are
 
@@ -18,7 +18,7 @@ class TensorBoardLog:
 
     Args:
         source: the run.
-        first: the round from which on the run computes anew: what is there of it is purged.
+        first: the first round that the run computes again: its points are purged.
     """
 
     def __init__(self, source: Source, first: int) -> None:
@@ -75,7 +75,7 @@ def _logged(folder: Path) -> tuple[int, bool]:
         return 0, False
     talk = logging.getLogger("tensorboard")
     level = talk.level
-    talk.setLevel(logging.ERROR)  # it tells of every resumption
+    talk.setLevel(logging.ERROR)  # it logs every resumption
     try:
         there = EventAccumulator(str(folder), size_guidance={"scalars": 1})
         there.Reload()
