@@ -503,8 +503,8 @@ ODD = ["a/b", "a:b", "..", "[x]", "mean", "", " ", "ä b", "x" * 300, "all", "\x
 
 def test_odd_names_of_sites_reach_both_trackers(tmp_path) -> None:
     from autofedavg.monitor.trackers.mlflow import MlflowLog
-    from autofedavg.monitor.trackers.source import source_of
     from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
+    from autofedavg.monitor.trackers.tracked_run import source_of
 
     folder = tmp_path / "run"
     folder.mkdir()

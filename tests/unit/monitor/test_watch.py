@@ -21,8 +21,8 @@ from autofedavg.experiment.folder_writer import Busy, RunFolder
 from autofedavg.monitor.watch.glyphs import BLOCKS, bar, buckets, curve, trend
 from autofedavg.monitor.watch.reading import lock_of
 from autofedavg.monitor.watch.sections import Section, fitted
-from autofedavg.monitor.watch.state import Best, RunState, SiteState, Spread, StudyState
-from autofedavg.monitor.watch.terminal import Picture
+from autofedavg.monitor.watch.state import BestRound, RunState, SiteState, StudyState, WeightRange
+from autofedavg.monitor.watch.terminal import Dashboard
 
 scores = st.none() | st.floats(-1e6, 1e6)
 
@@ -170,15 +170,16 @@ def a_run(K: int, rounds: int = 30, seed: int = 0, **changes) -> RunState:
     losses = tuple(1 / t for t in range(1, rounds + 1))
     known = tuple(
         SiteState(
-            f"clinic {k}", k != 7, Spread(k / 1000, k / 2000, k / 500), Spread(k, k, k + 1),
-            0.5, 0.6, losses,
+            f"clinic {k}", k != 7, WeightRange(k / 1000, k / 2000, k / 500),
+            WeightRange(k, k, k + 1), 0.5, 0.6, losses,
         )
         for k in range(K)
     )  # fmt: skip
     values = {
         "state": "running", "lock": "held", "method": "auto-fedavg", "metric": "dice",
         "t": rounds, "T": 300, "seconds_a_round": 65.0, "seconds_left": 17550.0, "silent": 3.0,
-        "validation": tuple(0.5 - 1 / t for t in range(2, rounds + 2)), "best": Best(rounds, 0.47),
+        "validation": tuple(0.5 - 1 / t for t in range(2, rounds + 2)),
+        "best": BestRound(rounds, 0.47),
         "learned": rounds - 2, "sites": known, "missing": ("clinic 7",), "down": 10**9, "up": 10**6,
         "calls": {"local_train": {"calls": 3, "seconds": 2.0, "down": 5, "up": 6}},
         "log": tuple(f"2026-11-15 18:42:2{n},213 INFO autofedavg.run: line {n}" for n in range(8)),
@@ -190,7 +191,7 @@ def a_run(K: int, rounds: int = 30, seed: int = 0, **changes) -> RunState:
 def drawn(state, width: int, height: int, fitting: bool = True) -> list[str]:
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, markup=False, highlight=False)
-    console.print(Picture(state, fitting=fitting))
+    console.print(Dashboard(state, fitting=fitting))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -249,7 +250,7 @@ def test_a_large_study_fits_with_what_goes_on_first() -> None:
 
 @given(st.text(alphabet=st.characters(), max_size=30))
 def test_nothing_that_steers_a_terminal_is_printed(name) -> None:
-    site = SiteState(name, True, Spread(0.5, 0.5, 0.5))
+    site = SiteState(name, True, WeightRange(0.5, 0.5, 0.5))
     state = a_run(
         0, 2, sites=(site,), missing=(name,), state="failed", error=name, log=(name,), metric=name
     )

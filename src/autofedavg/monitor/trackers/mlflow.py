@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autofedavg.monitor.trackers.points import LAST, flat
-from autofedavg.monitor.trackers.source import Source
+from autofedavg.monitor.trackers.tracked_run import TrackedRun
 
 TAG = "autofedavg.run"
 AT_ONCE = 100  # parameters, tags or metrics in one request
@@ -34,7 +34,7 @@ class MlflowLog:
             MLflow cannot delete them; only their seconds differ.
     """
 
-    def __init__(self, source: Source, first: int) -> None:
+    def __init__(self, source: TrackedRun, first: int) -> None:
         for name, value in DEFAULTS.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
@@ -64,7 +64,7 @@ class MlflowLog:
         if state:
             self._client.set_terminated(self._id, STATES.get(state, "FAILED"))
 
-    def _run(self, source: Source) -> Any:
+    def _run(self, source: TrackedRun) -> Any:
         """The run of this folder: the line of its first round, with its time, is like no other."""
         content = json.dumps(source.first, sort_keys=True).encode()
         identity = hashlib.sha256(content).hexdigest()
@@ -89,7 +89,7 @@ class MlflowLog:
                     raise
         return str(known.experiment_id)
 
-    def _describe(self, source: Source, run: Any) -> None:
+    def _describe(self, source: TrackedRun, run: Any) -> None:
         """Settings as parameters, environment as tags; an existing parameter stays."""
         from mlflow.entities import Param, RunTag
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.monitor.trackers.points import LAST
-from autofedavg.monitor.trackers.source import Source
+from autofedavg.monitor.trackers.tracked_run import TrackedRun
 
 FINISHED = "finished"  # written after the test scores: where it is, they are
 
@@ -21,7 +21,7 @@ class TensorBoardLog:
         first: the first round that the run computes again: its points are purged.
     """
 
-    def __init__(self, source: Source, first: int) -> None:
+    def __init__(self, source: TrackedRun, first: int) -> None:
         self._source, self._folder = source, event_folder(source)
         known, complete = _logged(self._folder)
         self.last = min(known, first - 1)
@@ -61,7 +61,7 @@ class TensorBoardLog:
         return self._open
 
 
-def event_folder(source: Source) -> Path:
+def event_folder(source: TrackedRun) -> Path:
     """Where the events of a run are: `tensorboard --logdir <study>/tensorboard` shows all."""
     inside = source.home != source.folder
     return source.home / "tensorboard" / source.name if inside else source.folder / "tensorboard"

@@ -19,11 +19,11 @@ from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import Seen
 from autofedavg.monitor.trackers.mlflow import MlflowLog
 from autofedavg.monitor.trackers.points import round_points, score_points
-from autofedavg.monitor.trackers.source import Log, Source, source_of
 from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
+from autofedavg.monitor.trackers.tracked_run import Log, TrackedRun, source_of
 from autofedavg.studies.observer import Observer
 
-Opener = Callable[[Source, int], Log]
+Opener = Callable[[TrackedRun, int], Log]
 TRACKERS: dict[str, tuple[Opener, str]] = {  # with the package each needs
     "mlflow": (MlflowLog, "mlflow-skinny"),
     "tensorboard": (TensorBoardLog, "tensorboard"),

@@ -23,7 +23,14 @@ from autofedavg.experiment.folder import (
     run_path,
     run_paths,
 )
-from autofedavg.monitor.watch.state import Best, Lock, RunState, SiteState, Spread, StudyState
+from autofedavg.monitor.watch.state import (
+    BestRound,
+    Lock,
+    RunState,
+    SiteState,
+    StudyState,
+    WeightRange,
+)
 
 RECENT = 10  # rounds whose median is the time of a round
 LOG_LINES, LOG_BYTES = 8, 16384
@@ -65,7 +72,7 @@ class RunReader:
         fold = config["task"].get("fold", -1)
         means = tuple(_finite((line["validation"] or {}).get("mean")) for line in lines)
         scored = [
-            Best(int(line["t"]), mean)
+            BestRound(int(line["t"]), mean)
             for mean, line in zip(means, lines, strict=True)
             if mean is not None
         ]
@@ -187,13 +194,13 @@ def _sites(names: Sequence[str], lines: Lines) -> tuple[SiteState, ...]:
     )
 
 
-def _spread(weights: Sequence[Any] | None, k: int) -> Spread | None:
+def _spread(weights: Sequence[Any] | None, k: int) -> WeightRange | None:
     if not weights:
         return None
     layers = weights[k] if isinstance(weights[k], list) else [weights[k]]
     if not all(map(math.isfinite, layers)):
         return None
-    return Spread(statistics.fmean(layers), min(layers), max(layers))
+    return WeightRange(statistics.fmean(layers), min(layers), max(layers))
 
 
 def _finite(value: float | None) -> float | None:

@@ -13,7 +13,7 @@ QUIET = 60.0  # seconds without a sign of life that are worth a word
 
 
 @dataclass(frozen=True)
-class Spread:
+class WeightRange:
     """A weight; layer-wise, its mean and range over layers."""
 
     mean: float
@@ -22,7 +22,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestRound:
     """The highest validation mean so far, and its round."""
 
     t: int
@@ -35,8 +35,8 @@ class SiteState:
 
     name: str
     answered: bool
-    alpha: Spread | None = None
-    beta: Spread | None = None
+    alpha: WeightRange | None = None
+    beta: WeightRange | None = None
     validation: float | None = None
     validation_local: float | None = None
     loss: tuple[float | None, ...] = ()  # of every round
@@ -73,7 +73,7 @@ class RunState:
     seconds_left: float | None = None
     silent: float | None = None
     validation: tuple[float | None, ...] = ()
-    best: Best | None = None
+    best: BestRound | None = None
     learned: int = 0
     sites: tuple[SiteState, ...] = ()
     missing: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ FEWEST = 3  # runs of a study that are always shown
 TO_COME = "to come"
 
 
-class Picture:
+class Dashboard:
     """A state for rich to draw: all of it, or what matters most and fits the terminal."""
 
     def __init__(self, state: State, *, fitting: bool = False) -> None:
@@ -49,7 +49,7 @@ class Picture:
 
 def show(path: Path, console: Console) -> None:
     """Prints the state once."""
-    console.print(Picture(reader(path).look()))
+    console.print(Dashboard(reader(path).look()))
 
 
 def follow(path: Path, console: Console, every: float) -> bool:
@@ -67,7 +67,7 @@ def follow(path: Path, console: Console, every: float) -> bool:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(Picture(state, fitting=True), refresh=True)
+                live.update(Dashboard(state, fitting=True), refresh=True)
                 over = _failed(state) - failed and not _going_on(state)
                 if over or _finished(state):
                     return not over
@@ -75,7 +75,7 @@ def follow(path: Path, console: Console, every: float) -> bool:
                 state = _look_again(folder_reader)
                 failed &= _failed(state)
     finally:
-        console.print(Picture(state))
+        console.print(Dashboard(state))
 
 
 def goes_on(path: Path) -> str:

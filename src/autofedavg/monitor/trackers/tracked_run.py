@@ -12,7 +12,7 @@ from autofedavg.monitor.trackers.points import site_names
 
 
 @dataclass(frozen=True)
-class Source:
+class TrackedRun:
     """The run that is copied to a tracker.
 
     Attributes:
@@ -55,13 +55,13 @@ class Log(Protocol):
         """Closes it; `state` says how a run ended that is not finished."""
 
 
-def source_of(folder: Path) -> Source:
+def source_of(folder: Path) -> TrackedRun:
     """Reads a run folder that has a round."""
     whole = folder.resolve()
     home = study_home(whole) or whole
     study = read_json(home / STUDY)["name"] if home != whole else whole.name
     environment = read_json(folder / "environment.json")
-    return Source(
+    return TrackedRun(
         folder=whole,
         home=home,
         name=str(whole.relative_to(home)) if home != whole else whole.name,
