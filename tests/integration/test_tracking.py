@@ -17,8 +17,8 @@ from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import summarise
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.selection import Seen
-from autofedavg.monitor.trackers.copying import Tracker
 from autofedavg.monitor.trackers.points import round_points, site_names
+from autofedavg.monitor.trackers.tracker import Tracker
 
 ROW = ["--only", "n-dirichlet"]
 
@@ -489,9 +489,9 @@ def test_unknown_trackers_are_refused_before_any_work(
 def test_a_missing_package_is_told_with_its_extra(
     tiny, tmp_path, say, monkeypatch, tracker
 ) -> None:
-    from autofedavg.monitor.trackers import registry as trackers
+    from autofedavg.monitor.trackers import tracker as tracking
 
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     code, _, err = say("run", tiny, "--out", tmp_path / "runs", "--track", tracker)
     assert code == 2
     assert f"pip install 'autofedavg[{tracker}]'" in err
@@ -502,9 +502,9 @@ ODD = ["a/b", "a:b", "..", "[x]", "mean", "", " ", "ä b", "x" * 300, "all", "\x
 
 
 def test_odd_names_of_sites_reach_both_trackers(tmp_path) -> None:
-    from autofedavg.monitor.trackers.copying import source_of
     from autofedavg.monitor.trackers.mlflow import MlflowLog
     from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
+    from autofedavg.monitor.trackers.tracked_run import source_of
 
     folder = tmp_path / "run"
     folder.mkdir()

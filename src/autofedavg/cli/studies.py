@@ -82,7 +82,7 @@ def run(
 ) -> None:
     """Run a study: every row with every seed."""
     from autofedavg.monitor.progress import watching
-    from autofedavg.monitor.trackers.registry import tracking
+    from autofedavg.monitor.trackers.tracker import tracking
     from autofedavg.studies.launch import run_study
     from autofedavg.studies.machine import Machine
     from autofedavg.studies.observer import Observers
@@ -110,7 +110,7 @@ def resume(
 ) -> None:
     """Continue from the last checkpoint: bit-identical to a run that was never stopped."""
     from autofedavg.monitor.progress import watching
-    from autofedavg.monitor.trackers.registry import tracking
+    from autofedavg.monitor.trackers.tracker import tracking
     from autofedavg.studies.launch import resume as resume_runs
     from autofedavg.studies.machine import Machine
     from autofedavg.studies.observer import Observers

@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import opened_here, replacing, sweep
 from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json, run_paths
 
+TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
 ALL_ROUNDS = "delete the folder's checkpoints and resume: all rounds are run again"
 log = logging.getLogger(__name__)
@@ -37,6 +39,16 @@ log = logging.getLogger(__name__)
 
 class Busy(RunError):
     """Another process works in a folder."""
+
+
+def _locked(descriptor: int) -> bool:
+    """Takes the lock, or waits a moment: `watch` holds it for microseconds when it looks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.02)
+        return False
+    return True
 
 
 class Checkpoint(NamedTuple):
@@ -99,14 +111,12 @@ class RunFolder(Ledger):
         """
         descriptor = opened_here(self.path / ".lock", os.O_RDWR)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not any(_locked(descriptor) for _ in range(TRIES)):
                 raise Busy(
                     "another process is working in this run folder",
                     where=str(self.path),
                     remedy="wait for it, or stop it",
-                ) from None
+                )
             for folder in (self.path, self.path / "checkpoints"):
                 sweep(folder)
             yield

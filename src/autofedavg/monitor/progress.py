@@ -1,4 +1,4 @@
-"""Bars on a terminal: rounds, time left, the current score and alpha. Elsewhere, lines."""
+"""Progress on stderr: bars on a terminal, a line a minute in a log."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Bars(Observer):
 
     def failed(self, folder: Path, error: Exception) -> None:
         self.finished(folder)
-        _tell_failure(self._progress.console, error)
+        _print(self._progress.console, f"failed: {error}")
 
 
 def describe(seen: Seen) -> str:
@@ -83,13 +83,12 @@ def _mean(alpha: Any) -> float:
     return statistics.fmean(alpha) if isinstance(alpha, list) else float(alpha)
 
 
-def _tell_failure(console: Console, error: Exception) -> None:
-    """At once, while others go on."""
-    console.print(f"failed: {error}", highlight=False, markup=False, soft_wrap=True)
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Lines(Observer):
-    """A line now and then, for logs: nothing short is worth one."""
+    """Prints a line a minute, for logs; short runs print none."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._said, self._what = console, time.monotonic(), ""
@@ -104,7 +103,7 @@ class Lines(Observer):
         self._what = f"run {index} of {total}, {run.name}, seed {seed}"
 
     def failed(self, folder: Path, error: Exception) -> None:
-        _tell_failure(self._console, error)
+        _print(self._console, f"failed: {error}")
 
     def round(self, seen: Seen) -> None:
         self._say(f"{self._what}: round {seen.t} of {seen.T}  {describe(seen)}")
@@ -112,7 +111,7 @@ class Lines(Observer):
     def _say(self, text: str) -> None:
         if time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            _print(self._console, text)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The report, served while runs go on."""
+"""The report in a browser, kept up to date while runs go on."""

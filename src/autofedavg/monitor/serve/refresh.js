@@ -1,5 +1,5 @@
 // Keeps a served report up to date. A function of the version this page is, called once.
-// Nothing moves by itself: no animation, no smooth scrolling. The page draws its figures anew on
+// Nothing moves by itself: no animation, no smooth scrolling. The page redraws its figures on
 // `report:replaced`, and may say `report:drawn` when they are there.
 (function (version) {
   "use strict";
@@ -11,7 +11,7 @@
   const touched = new Map();
   let timer = 0, asking = false, restoring = false;
 
-  // --- what is said ------------------------------------------------------------------------
+  // --- messages ----------------------------------------------------------------------------
 
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(`
@@ -50,7 +50,7 @@
     say(problem, facts.problem ? `Not up to date: ${facts.problem}` : "");
   }
 
-  // --- what a reader has set is kept ---------------------------------------------------------
+  // --- keeps what a reader has set -----------------------------------------------------------
 
   // Elements by a key that outlives them: what they are called and which one of that name.
   function keyed(selector) {
@@ -166,7 +166,7 @@
 
   function replace(fresh) {
     const kept = remember(), there = anchor(), [x, y] = [window.scrollX, window.scrollY];
-    main.style.minHeight = `${main.offsetHeight}px`;  // figures are drawn anew: no jump meanwhile
+    main.style.minHeight = `${main.offsetHeight}px`;  // no jump while figures are redrawn
     main.replaceChildren(...fresh.getElementById("report").childNodes);
     document.title = fresh.title;
     const changed = restore(kept);

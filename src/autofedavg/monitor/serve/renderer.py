@@ -35,7 +35,7 @@ MakeFile = Callable[[], bytes]
 log = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
+class FolderState(NamedTuple):
     """Run folders at a moment; two are equal when nothing that a report shows has changed."""
 
     paths: tuple[Path, ...]  # those that have runs
@@ -43,7 +43,7 @@ class Found(NamedTuple):
     stamps: dict[Path, Stamp]  # of every file that a report is made from
 
 
-def find(paths: Sequence[Path]) -> Found:
+def find(paths: Sequence[Path]) -> FolderState:
     """Looks at run folders, or folders above them, without reading rounds or scores."""
     runs: dict[Path, Path] = {}  # with the path each was found by
     for path in paths:
@@ -57,7 +57,7 @@ def find(paths: Sequence[Path]) -> Found:
     whole = {run: home for run, home in studies.items() if home.is_relative_to(runs[run].resolve())}
     state = _state(runs, whole) if runs else "waiting"
     stamps = {path: known for path in watched if any(known := stamp(path))}
-    return Found(tuple(dict.fromkeys(runs.values())), state, stamps)
+    return FolderState(tuple(dict.fromkeys(runs.values())), state, stamps)
 
 
 def _state(runs: Mapping[Path, Path], studies: Mapping[Path, Path]) -> str:
@@ -113,7 +113,7 @@ class Renderer:
         self._paths, self._build = [path.absolute() for path in paths], build
         self._every, self._warn = every, warn
         self._server, self._count = secrets.token_hex(4), 0
-        self._found: Found | None = None
+        self._found: FolderState | None = None
         self._report: Report | None = None
         self._pictured: dict[Path, Stamp] | None = None
         self._retry_at = math.inf
@@ -145,7 +145,7 @@ class Renderer:
         # A build takes time from the run it shows: never more than half of it.
         return max(self._every, time.monotonic() - begun)
 
-    def _render(self, found: Found) -> str | None:
+    def _render(self, found: FolderState) -> str | None:
         """Publishes what was found; returns what the page lacks, and why."""
         if not found.paths:
             return "no run is left in these folders" if self._report else None
@@ -158,7 +158,7 @@ class Renderer:
         self._pictured = scores
         return f"runs are left out: {report.problem}" if report.problem else None
 
-    def _publish(self, found: Found, examples: Any) -> Report:
+    def _publish(self, found: FolderState, examples: Any) -> Report:
         report = self._build(found.paths, examples=examples)
         made = {name: cache(make) for name, make in report.files.items()}
         page = self._rendered(report.page, found.state, made)

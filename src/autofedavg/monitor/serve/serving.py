@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from autofedavg.core.errors import ConfigError, RunError, missing_extra
-from autofedavg.monitor.serve.access import TOKEN, Access, host_names, listen, token_for
+from autofedavg.monitor.serve.access_check import TOKEN, Access, host_names, listen, token_for
 from autofedavg.monitor.serve.renderer import Renderer, build_report
 
 EXPOSED = (

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from autofedavg.monitor.serve.access import Access
+from autofedavg.monitor.serve.access_check import Access
 from autofedavg.monitor.serve.renderer import Rendering, small_page
 
 HEADERS = {

@@ -1,1 +1,1 @@
-"""What is measured, copied to where people already look: TensorBoard, MLflow."""
+"""Copies of a run's numbers in TensorBoard and MLflow."""

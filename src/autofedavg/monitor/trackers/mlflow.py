@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autofedavg.monitor.trackers.copying import Source
 from autofedavg.monitor.trackers.points import LAST, flat
+from autofedavg.monitor.trackers.tracked_run import TrackedRun
 
 TAG = "autofedavg.run"
 AT_ONCE = 100  # parameters, tags or metrics in one request
 LONGEST = 500  # letters of a parameter or tag
 STATES = {"failed": "FAILED", "interrupted": "KILLED"}
-# What the user has set stands.
+# The user's own values win.
 DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # or it tells MLflow's makers what is used
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # else it reports usage to MLflow's makers
     "MLFLOW_ALLOW_FILE_STORE": "true",  # the only local store of mlflow-skinny
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the training waits meanwhile
@@ -30,11 +30,11 @@ class MlflowLog:
 
     Args:
         source: the run.
-        first: the round from which on the run computes anew. What is logged of it stays, for points
-            cannot be taken back; but for the seconds they are the same.
+        first: the first round that the run computes again. Its logged points stay, since
+            MLflow cannot delete them; only their seconds differ.
     """
 
-    def __init__(self, source: Source, first: int) -> None:
+    def __init__(self, source: TrackedRun, first: int) -> None:
         for name, value in DEFAULTS.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
@@ -64,7 +64,7 @@ class MlflowLog:
         if state:
             self._client.set_terminated(self._id, STATES.get(state, "FAILED"))
 
-    def _run(self, source: Source) -> Any:
+    def _run(self, source: TrackedRun) -> Any:
         """The run of this folder: the line of its first round, with its time, is like no other."""
         content = json.dumps(source.first, sort_keys=True).encode()
         identity = hashlib.sha256(content).hexdigest()
@@ -89,8 +89,8 @@ class MlflowLog:
                     raise
         return str(known.experiment_id)
 
-    def _describe(self, source: Source, run: Any) -> None:
-        """Settings as parameters, environment as tags; a parameter that is there stands."""
+    def _describe(self, source: TrackedRun, run: Any) -> None:
+        """Settings as parameters, environment as tags; an existing parameter stays."""
         from mlflow.entities import Param, RunTag
 
         settings = [

@@ -1,4 +1,4 @@
-"""TensorBoard: one folder of events per run, beside the study's runs."""
+"""TensorBoard: one folder of events per run, in the study's folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autofedavg.monitor.trackers.copying import Source
 from autofedavg.monitor.trackers.points import LAST
+from autofedavg.monitor.trackers.tracked_run import TrackedRun
 
 FINISHED = "finished"  # written after the test scores: where it is, they are
 
@@ -18,10 +18,10 @@ class TensorBoardLog:
 
     Args:
         source: the run.
-        first: the round from which on the run computes anew: what is there of it is purged.
+        first: the first round that the run computes again: its points are purged.
     """
 
-    def __init__(self, source: Source, first: int) -> None:
+    def __init__(self, source: TrackedRun, first: int) -> None:
         self._source, self._folder = source, event_folder(source)
         known, complete = _logged(self._folder)
         self.last = min(known, first - 1)
@@ -61,7 +61,7 @@ class TensorBoardLog:
         return self._open
 
 
-def event_folder(source: Source) -> Path:
+def event_folder(source: TrackedRun) -> Path:
     """Where the events of a run are: `tensorboard --logdir <study>/tensorboard` shows all."""
     inside = source.home != source.folder
     return source.home / "tensorboard" / source.name if inside else source.folder / "tensorboard"
@@ -75,7 +75,7 @@ def _logged(folder: Path) -> tuple[int, bool]:
         return 0, False
     talk = logging.getLogger("tensorboard")
     level = talk.level
-    talk.setLevel(logging.ERROR)  # it tells of every resumption
+    talk.setLevel(logging.ERROR)  # it logs every resumption
     try:
         there = EventAccumulator(str(folder), size_guidance={"scalars": 1})
         there.Reload()

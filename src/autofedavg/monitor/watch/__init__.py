@@ -1,1 +1,1 @@
-"""A run, or a study, looked at while it goes on: in the terminal and in the browser."""
+"""The state of a run or a study in the terminal."""

@@ -1,24 +1,18 @@
-"""Small pictures for a terminal: curves, bars, trends."""
+"""Curves, bars and trends in the characters of a terminal."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = " ▁▂▃▄▅▆▇█"  # from nothing to full
 PLAIN = " .:-=+*#@"  # for terminals without Unicode
 
 
 def curve(
     values: Sequence[float | None], width: int, height: int = 1, blocks: str = BLOCKS
 ) -> list[str]:
-    """Lines that draw values as columns, the highest full and the lowest just seen.
-
-    Args:
-        values: one a round; None leaves a gap. More than `width` are averaged.
-        width: columns at most.
-        height: lines.
-        blocks: nine marks, from nothing to full.
+    """Lines that draw values as columns; None leaves a gap, more than `width` are averaged.
 
     Example:
         >>> curve([0, 1, None, 7], 10)
@@ -28,9 +22,10 @@ def curve(
     known = [value for value in columns if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     steps = 8 * height
+    share = [0.5 if high <= low else ((value or 0.0) - low) / (high - low) for value in columns]
     full = [
-        0 if value is None else 1 + round((steps - 1) * _share(value, low, high))
-        for value in columns
+        0 if value is None else 1 + round((steps - 1) * part)
+        for value, part in zip(columns, share, strict=True)
     ]
     return [
         "".join(blocks[min(8, max(0, filled - 8 * below))] for filled in full)
@@ -71,7 +66,3 @@ def trend(values: Sequence[float | None], few: int = 3) -> str:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return (value - low) / (high - low) if high > low else 0.5

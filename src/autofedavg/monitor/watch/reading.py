@@ -1,7 +1,8 @@
-"""Reads how a run stands from its folder alone: takes no lock, writes nothing."""
+"""Reads the state of a run from its folder; writes nothing."""
 
 from __future__ import annotations
 
+import fcntl
 import math
 import statistics
 import time
@@ -22,8 +23,14 @@ from autofedavg.experiment.folder import (
     run_path,
     run_paths,
 )
-from autofedavg.monitor.watch.lock import Lock, lock_of
-from autofedavg.monitor.watch.state import Best, RunState, SiteState, Spread, StudyState
+from autofedavg.monitor.watch.state import (
+    BestRound,
+    Lock,
+    RunState,
+    SiteState,
+    StudyState,
+    WeightRange,
+)
 
 RECENT = 10  # rounds whose median is the time of a round
 LOG_LINES, LOG_BYTES = 8, 16384
@@ -34,11 +41,9 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 class RunReader:
-    """Looks at one run folder again and again, each time only at what is new.
+    """Reads one run folder again and again, each time only what is new.
 
-    Args:
-        path: the run folder; it may be half-written, or not be there yet.
-        known: what a study's folder tells of a run that has not begun.
+    The folder may be half-written or missing; `known` is the state of a run that has not begun.
     """
 
     def __init__(self, path: Path, known: RunState | None = None) -> None:
@@ -48,11 +53,7 @@ class RunReader:
         self._kept: tuple[object, RunState] | None = None
 
     def look(self) -> RunState:
-        """How the run stands now.
-
-        Raises:
-            RunError: the folder is damaged, or a newer version wrote it.
-        """
+        """The state now; RunError if the folder is damaged, or a newer version wrote it."""
         mark = [stamp(self.path / name) for name in {*FILES, *SIGNS}]
         if self._kept is None or self._kept[0] != mark:
             with naming(self.path, "this run folder is damaged", remedy=""):
@@ -71,7 +72,7 @@ class RunReader:
         fold = config["task"].get("fold", -1)
         means = tuple(_finite((line["validation"] or {}).get("mean")) for line in lines)
         scored = [
-            Best(int(line["t"]), mean)
+            BestRound(int(line["t"]), mean)
             for mean, line in zip(means, lines, strict=True)
             if mean is not None
         ]
@@ -102,7 +103,7 @@ class RunReader:
         )
 
     def _aged(self, seen: RunState) -> RunState:
-        """With what passes although no file changes: time, and a lock let go."""
+        """Adds what changes without a file: the time, and who holds the lock."""
         if seen.state == "not begun":
             return seen
         last = max(stamp(self.path / name)[0] for name in SIGNS)
@@ -119,25 +120,20 @@ class RunReader:
 
 
 class StudyReader:
-    """Looks at all runs of a study's folder, with those to come, or of any folder above runs."""
+    """Reads all runs of a study's folder, with those to come, or of any folder above runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._readers: dict[Path, RunReader] = {}
 
     def look(self) -> StudyState:
-        """How the runs stand now.
-
-        Raises:
-            RunError: a folder is damaged, or a newer version wrote it.
-        """
+        """The state now; a damaged run does not hide the others."""
         title, jobs = self._jobs()
         for path, known in jobs.items():
             self._readers.setdefault(path, RunReader(path, known))
         return StudyState(self.path, title, tuple(self._look(path) for path in jobs))
 
     def _look(self, path: Path) -> RunState:
-        """One run; a damaged one must not hide the others."""
         try:
             return self._readers[path].look()
         except RunError as error:
@@ -161,7 +157,7 @@ Reader = RunReader | StudyReader
 
 
 def reader(path: Path) -> Reader:
-    """Who reads this folder: of a run, also one only just being made, or of several.
+    """A reader for the folder of a run, also one just being made, or of several runs.
 
     Raises:
         RunError: it is neither.
@@ -172,7 +168,7 @@ def reader(path: Path) -> Reader:
         return RunReader(path)
     if not (path / STUDY).exists() and not any(path.rglob("config.toml")):
         raise RunError(
-            "this is neither a run folder nor a study folder",
+            "neither a run folder nor a study folder",
             where=str(path),
             remedy="name a folder written by `autofedavg run`",
         )
@@ -198,13 +194,13 @@ def _sites(names: Sequence[str], lines: Lines) -> tuple[SiteState, ...]:
     )
 
 
-def _spread(weights: Sequence[Any] | None, k: int) -> Spread | None:
+def _spread(weights: Sequence[Any] | None, k: int) -> WeightRange | None:
     if not weights:
         return None
     layers = weights[k] if isinstance(weights[k], list) else [weights[k]]
     if not all(map(math.isfinite, layers)):
         return None
-    return Spread(statistics.fmean(layers), min(layers), max(layers))
+    return WeightRange(statistics.fmean(layers), min(layers), max(layers))
 
 
 def _finite(value: float | None) -> float | None:
@@ -212,10 +208,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def _pace(lines: Lines) -> float | None:
-    """The median time of the last rounds: a pause before a resumption does not count.
+    """Seconds a round: the median of the last ones, so that a pause does not count.
 
-    Rounds in which weights are learned take longer; with t0 above 1 they are few, so the two
-    kinds have medians of their own, weighed by how often they come.
+    Rounds that learn weights take longer and, with t0 above 1, are few: both kinds have a median
+    of their own, weighted by how often they come.
     """
     kinds: dict[bool, list[float]] = {}
     for early, late in pairwise(lines):
@@ -245,6 +241,24 @@ def stamp(path: Path) -> Stamp:
     except OSError:
         return 0, 0, 0
     return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def lock_of(folder: Path) -> Lock:
+    """Whether a process works in a run folder: asks for a shared lock and returns it at once.
+
+    Unlike a process number or a heartbeat, the kernel's lock ends with its process, also by
+    `kill -9`. A run that wants the folder at this very moment tries again (`RunFolder.lock`).
+    """
+    try:
+        with opened(folder / ".lock") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return "free"
+    except BlockingIOError:
+        return "held"
+    except (OSError, ValueError):  # a file system without locks, or not a file
+        return "unknown"
+    return "free"
 
 
 def _tail(path: Path) -> tuple[str, ...]:

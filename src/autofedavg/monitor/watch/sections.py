@@ -1,4 +1,4 @@
-"""How a run is drawn: sections of a known number of lines, each line cut to the width."""
+"""Draws a run: sections for rich's layout, each line cut to the width."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
 from autofedavg.core.errors import printable
 from autofedavg.experiment.words import duration, size
 from autofedavg.monitor.watch.glyphs import BLOCKS, PLAIN, bar, buckets, curve, trend
-from autofedavg.monitor.watch.state import RunState, SiteState, Spread
+from autofedavg.monitor.watch.state import RunState, SiteState
 
 STYLES = {
     "running": "green",
@@ -25,6 +26,7 @@ STYLES = {
     "interrupted": "yellow",
 }
 ARROWS = {"falls": "↓v", "level": "→=", "rises": "↑^"}  # the second without Unicode
+SITE_HEADS = ("site", "alpha", "", "beta", "valid.", "own", "loss", "")
 TALLEST = 6  # lines of the curve of validation
 WIDEST = 3  # columns of a round in it
 FEWEST = 3  # sites that are always shown
@@ -32,11 +34,12 @@ _LOG = re.compile(r"\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d+ (\w+) [\w.]+: (.*)")
 
 
 @dataclass(frozen=True)
-class Paper:
+class Canvas:
     """What there is to draw on."""
 
     width: int
     unicode: bool = True
+    lines: int = 1
 
     @property
     def blocks(self) -> str:
@@ -45,62 +48,65 @@ class Paper:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the picture, drawn in as many lines as it is given.
+    """A part of the picture, drawn in the lines that rich's layout gives it.
 
     Attributes:
         least: lines it needs to be shown at all.
         most: lines it can use.
         rank: sections of a low rank are kept when there is little room.
-        grows: the order in which sections get the room that is left.
+        ratio: its share of the lines that are left.
     """
 
     least: int
     most: int
     rank: int
-    grows: int
-    draw: Callable[[int], RenderableType]
+    draw: Callable[[Canvas], RenderableType]
+    ratio: int = 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        height = min(options.height or self.most, self.most)
+        drawn = self.draw(Canvas(options.max_width, not options.ascii_only, height))
+        yield from console.render(drawn, options.update(no_wrap=True, overflow="ellipsis"))
 
 
-def share_out(sections: Sequence[Section], height: int | None) -> list[int]:
-    """Lines for every section; 0 leaves it out. All it can use when there is no limit."""
-    if height is None:
-        return [section.most for section in sections]
-    given, room = [0] * len(sections), height
-    for i in sorted(range(len(sections)), key=lambda i: sections[i].rank):
-        if sections[i].least <= room:
-            given[i] = sections[i].least
-            room -= given[i]
-    for i in sorted(range(len(sections)), key=lambda i: sections[i].grows):
-        if given[i]:
-            more = min(room, sections[i].most - given[i])
-            given[i], room = given[i] + more, room - more
-    return given
+def fitted(sections: Sequence[Section], height: int) -> Layout:
+    """The most important sections that fit, each with room to grow if there is some."""
+    shown, room = list(sections), height
+    for section in sorted(sections, key=lambda section: section.rank):
+        if section.least <= room:
+            room -= section.least
+        else:
+            shown.remove(section)
+    roomy, whole = sum(section.most for section in shown) <= height, Layout()
+    for part in shown:
+        size = part.most if roomy or part.least == part.most else None
+        whole.add_split(Layout(part, size=size, minimum_size=part.least, ratio=part.ratio))
+    return whole
 
 
-def run_sections(run: RunState, paper: Paper) -> list[Section]:
+def run_sections(run: RunState, canvas: Canvas) -> list[Section]:
     """All there is to say of a run, the most important first."""
-    head = _head(run, paper)
-    parts = [Section(len(head), len(head), 0, 9, lambda n: lines(head[:n]))]
+    head = _head(run, canvas)
+    parts = [Section(len(head), len(head), 0, lambda _: Group(*head))]
     if run.t:
-        scored = any(value is not None for value in run.validation)
-        known = len(run.sites)
-        few = 1 + (known if known <= FEWEST else FEWEST + 1)
-        facts, calls = _facts(run), 1 + len(run.calls)
+        known, facts, calls = len(run.sites), _facts(run), 1 + len(run.calls)
+        few = 1 + min(known, FEWEST + 1)
+        if any(value is not None for value in run.validation):
+            parts.append(Section(3, 2 + TALLEST, 2, lambda to: _validation(run, to)))
+        else:
+            parts.append(Section(1, 1, 2, lambda _: Text("no validation", style="dim")))
         parts += [
-            Section(3, 2 + TALLEST, 2, 3, lambda n: _validation(run, paper, n))
-            if scored
-            else Section(1, 1, 2, 9, lambda n: lines([Text("no validation", style="dim")][:n])),
-            Section(few, 1 + known, 3, 1, lambda n: _sites(run, paper, n)),
-            Section(len(facts), len(facts), 1, 9, lambda n: lines(facts[:n])),
-            Section(calls, calls, 5, 9, lambda n: _calls(run)),
+            Section(few, 1 + known, 3, lambda to: _sites(run, to), ratio=3),
+            Section(len(facts), len(facts), 1, lambda _: Group(*facts)),
+            Section(calls, calls, 5, lambda _: _calls(run)),
         ]
     if run.log:
-        parts.append(Section(1, len(run.log), 4, 2, lambda n: _log(run, n)))
+        parts.append(Section(1, len(run.log), 4, lambda to: _log(run, to)))
     return parts
 
 
 def named(run: RunState) -> str:
-    """A run as people call it."""
+    """The run's label, fold and seed."""
     fold = "" if run.fold is None else f", fold {run.fold}"
     seed = "" if run.seed is None else f", seed {run.seed}"
     return printable(f"{run.label}{fold}{seed}")
@@ -122,15 +128,8 @@ def percent(score: float | None) -> str:
     return "" if score is None else f"{100 * score:.1f}"
 
 
-def lines(texts: Sequence[Text]) -> Group:
-    """One line each, cut where the terminal ends."""
-    for text in texts:
-        text.no_wrap, text.overflow = True, "ellipsis"
-    return Group(*texts)
-
-
 def table(*heads: str, left: int = 1) -> Table:
-    """Columns of text, the first ones to the left; every row is one line."""
+    """A table of one-line rows, its first columns to the left."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, head in enumerate(heads):
         where = "left" if number < left else "right"
@@ -138,15 +137,14 @@ def table(*heads: str, left: int = 1) -> Table:
     return made
 
 
-def hint(verb: str, folder: Path, what: str, paper: Paper) -> Text:
-    """A command that may be copied: whole, or without the folder where that has no room."""
-    told = f"`autofedavg {verb} {printable(shlex.quote(str(folder)))}` {what}"
-    if len(told) > paper.width:
-        told = f"`autofedavg {verb}` {what}"
-    return Text(told, style="dim")
+def hint(verb: str, folder: Path, what: str, canvas: Canvas) -> Text:
+    """A command to copy: whole, or without the folder where there is no room for it."""
+    whole = f"`autofedavg {verb} {printable(shlex.quote(str(folder)))}` {what}"
+    fits = len(whole) <= canvas.width
+    return Text(whole if fits else f"`autofedavg {verb}` {what}", style="dim")
 
 
-def _head(run: RunState, paper: Paper) -> list[Text]:
+def _head(run: RunState, canvas: Canvas) -> list[Text]:
     title = Text.assemble((named(run), "bold"), "  ", state_of(run))
     if run.method:
         title.append(f"  {printable(run.method)}", style="dim")
@@ -156,24 +154,23 @@ def _head(run: RunState, paper: Paper) -> list[Text]:
     if run.state in ("failed", "damaged"):
         wrapped = [printable(line) for line in run.error.splitlines()]
         pieces = [
-            line[i : i + paper.width] for line in wrapped for i in range(0, len(line), paper.width)
+            line[i : i + canvas.width]
+            for line in wrapped
+            for i in range(0, len(line), canvas.width)
         ]
         found += [Text(piece, style="red") for piece in pieces[:4]]
     if run.state == "finished":
-        found.append(hint("report", run.folder, "prints the test scores", paper))
+        found.append(hint("report", run.folder, "prints the test scores", canvas))
     if run.killed:
-        found.append(
-            Text("running, but nobody on this machine holds its lock: killed?", style="red")
-        )
+        found.append(Text("running, but no process holds its lock: killed?", style="red"))
     if run.quiet and run.silent is not None:
         found.append(Text(f"silent for {duration(run.silent)}", style="yellow"))
     if run.killed or run.state in ("failed", "interrupted"):
-        found.append(hint("resume", run.folder, "goes on", paper))
-    return [*found, _progress(run, paper)]
+        found.append(hint("resume", run.folder, "continues it", canvas))
+    return [*found, _progress(run, canvas)]
 
 
-def _progress(run: RunState, paper: Paper) -> Text:
-    told = f"round {run.t} of {run.T or '?'}"
+def _progress(run: RunState, canvas: Canvas) -> Text:
     after = []
     if run.seconds_a_round is not None:
         after.append(f"{duration(run.seconds_a_round)} a round")
@@ -181,14 +178,19 @@ def _progress(run: RunState, paper: Paper) -> Text:
         after.append("testing the models")
     elif run.going_on and run.seconds_left is not None:
         after.append(f"about {duration(run.seconds_left)} left")
-    end = ", ".join(after)
-    room = max(4, min(40, paper.width - len(told) - len(end) - 5))
-    drawn = bar(run.t / run.T if run.T else 0.0, room, paper.blocks)
-    empty = "░" if paper.unicode else "."
-    return Text.assemble(told, "  ", (drawn.replace(" ", empty), "green"), "  ", end)
+    share = run.t / run.T if run.T else 0.0
+    before = f"round {run.t} of {run.T or '?'}"
+    return progress_line(before, share, ", ".join(after), "green", canvas)
 
 
-def _validation(run: RunState, paper: Paper, count: int) -> RenderableType:
+def progress_line(before: str, share: float, after: str, style: str, canvas: Canvas) -> Text:
+    """A bar between two texts, as long as they leave it room."""
+    room = max(4, min(40, canvas.width - len(before) - len(after) - 5))
+    drawn = bar(share, room, canvas.blocks).replace(" ", "░" if canvas.unicode else ".")
+    return Text.assemble(before, "  ", (drawn, style), "  ", after)
+
+
+def _validation(run: RunState, canvas: Canvas) -> RenderableType:
     known = [(t, value) for t, value in enumerate(run.validation, 1) if value is not None]
     t, last = known[-1]
     first = Text.assemble(
@@ -197,10 +199,13 @@ def _validation(run: RunState, paper: Paper, count: int) -> RenderableType:
     if run.best:
         first.append(f", best {percent(run.best.score)} in round {run.best.t}")
     low, high = (f(value for _, value in known) for f in (min, max))
-    room = max(8, paper.width - 16)
+    room = max(8, canvas.width - 16)
     wide = max(1, min(WIDEST, room // len(run.validation)))  # columns of a round
     columns = [value for value in run.validation for _ in range(wide)]
-    drawn = [Text(line, style="green") for line in curve(columns, room, count - 2, paper.blocks)]
+    drawn = [
+        Text(line, style="green")
+        for line in curve(columns, room, (canvas.lines or 3) - 2, canvas.blocks)
+    ]
     drawn[0].append(f"  {percent(high)}", style="dim")
     if len(drawn) > 1:
         drawn[-1].append(f"  {percent(low)}", style="dim")
@@ -208,75 +213,70 @@ def _validation(run: RunState, paper: Paper, count: int) -> RenderableType:
         drawn[0].append(f" from {percent(low)}", style="dim")
     at = wide * (run.best.t - 1) if run.best else 0
     at = next((c for c, (_, end) in enumerate(buckets(len(columns), room)) if at < end), 0)
-    mark = " " * at + ("▲" if paper.unicode else "^")
-    return lines([first, *drawn, Text(f"{mark} best", style="dim")])
+    mark = " " * at + ("▲" if canvas.unicode else "^")
+    return Group(first, *drawn, Text(f"{mark} best", style="dim"))
 
 
-def _sites(run: RunState, paper: Paper, count: int) -> RenderableType:
-    wide, layered = paper.width >= 72, any(_ranges(site.alpha) for site in run.sites)
-    heads = ["site", "alpha", "", *(["beta"] if wide else []), "valid.", *(["own"] if wide else [])]
-    made = table(*heads, "loss", *([""] if wide else []), left=2)
-    made.columns[0].max_width = 20 if wide else 12
+def _sites(run: RunState, canvas: Canvas) -> RenderableType:
+    wide, room = canvas.width >= 72, canvas.lines - 1
     shown: list[SiteState] = list(run.sites)
-    room = count - 1
-    if len(shown) > room:
-        room -= 1  # the line that counts the others
-        shown = sorted(shown, key=lambda s: (s.answered, -(s.alpha.mean if s.alpha else 0.0)))[
-            :room
-        ]
+    if len(shown) > room:  # first those that did not answer, then the largest weights
+        shown.sort(key=lambda site: (site.answered, -(site.alpha.mean if site.alpha else 0.0)))
+        del shown[room - 1 :]  # one line counts the others
     widest = max((site.alpha.high for site in run.sites if site.alpha), default=1.0) or 1.0
+    layered = wide and any(site.alpha and site.alpha.high > site.alpha.low for site in run.sites)
+    columns = range(len(SITE_HEADS)) if wide else (0, 1, 2, 4, 6)
+    made = table(*(SITE_HEADS[number] for number in columns), left=2)
+    made.columns[0].max_width = 20 if wide else 12
     for site in shown:
-        weight = "" if site.alpha is None else bar(site.alpha.mean / widest, 10, paper.blocks)
-        number = "" if site.alpha is None else f"{site.alpha.mean:.3f}"
-        if layered and wide and site.alpha:
-            number += f" ({site.alpha.low:.2f}-{site.alpha.high:.2f})"
+        alpha, drawn = "", ""
+        if site.alpha:
+            alpha, share = f"{site.alpha.mean:.3f}", site.alpha.mean / widest
+            alpha += f" ({site.alpha.low:.2f}-{site.alpha.high:.2f})" if layered else ""
+            drawn = bar(share, 10, canvas.blocks)
         loss = next((value for value in reversed(site.loss) if value is not None), None)
-        name = Text(printable(site.name), style="" if site.answered else "bold red")
-        cells: list[Text | str] = [name, Text(weight, style="blue"), number]
-        cells += [_middle(site.beta)] if wide else []
-        cells += [percent(site.validation)]
-        cells += [percent(site.validation_local)] if wide else []
-        cells += ["" if loss is None else f"{loss:.3f}"]
-        made.add_row(*cells, *([_falling(site, paper)] if wide else []))
+        cells = (
+            Text(printable(site.name), style="" if site.answered else "bold red"),
+            Text(drawn, style="blue"),
+            alpha,
+            f"{site.beta.mean:.2f}" if site.beta else "",
+            percent(site.validation),
+            percent(site.validation_local),
+            "" if loss is None else f"{loss:.3f}",
+            _losses(site, canvas),
+        )
+        made.add_row(*(cells[number] for number in columns))
     if len(shown) == len(run.sites):
         return made
     return Group(made, Text(f"and {len(run.sites) - len(shown)} more sites", style="dim"))
 
 
-def _falling(site: SiteState, paper: Paper) -> Text:
-    """The loss of the last rounds as a small curve, and where it goes."""
-    arrow = ARROWS.get(trend(site.loss), "  ")[0 if paper.unicode else 1]
-    drawn = curve(site.loss[-8:], 8, 1, paper.blocks)[0].rjust(8)
+def _losses(site: SiteState, canvas: Canvas) -> Text:
+    """The loss of the last rounds as a small curve, and its trend."""
+    arrow = ARROWS.get(trend(site.loss), "  ")[0 if canvas.unicode else 1]
+    drawn = curve(site.loss[-8:], 8, 1, canvas.blocks)[0].rjust(8)
     return Text(f"{drawn} {arrow}", style="magenta")
 
 
-def _ranges(weight: Spread | None) -> bool:
-    return weight is not None and weight.high > weight.low
-
-
-def _middle(weight: Spread | None) -> str:
-    return "" if weight is None else f"{weight.mean:.2f}"
-
-
 def _facts(run: RunState) -> list[Text]:
-    told = Text(f"all {len(run.sites)} sites answered")
+    answered = Text(f"all {len(run.sites)} sites answered")
     if run.missing:
         some = printable(", ".join(run.missing[:5]))
         more = f" and {len(run.missing) - 5} more" if len(run.missing) > 5 else ""
         there = len(run.sites) - len(run.missing)
-        told = Text.assemble(
+        answered = Text.assemble(
             f"{there} of {len(run.sites)} sites answered, missing: ", (some + more, "bold red")
         )
     if run.learned == run.t:
-        told.append("; weights learned in this round")
+        answered.append("; weights learned in this round")
     elif run.learned:
-        told.append(f"; weights last learned in round {run.learned}")
+        answered.append(f"; weights last learned in round {run.learned}")
     elif any(site.alpha for site in run.sites):
         learns = any(site.beta for site in run.sites)
-        told.append("; weights not learned yet" if learns else "; weights are fixed")
+        answered.append("; weights not learned yet" if learns else "; weights are fixed")
     cost = f"traffic {size(run.down)} down, {size(run.up)} up"
     cost += f"; resumed {run.resumed} times" if run.resumed else ""
-    return [told, Text(cost)]
+    return [answered, Text(cost)]
 
 
 def _calls(run: RunState) -> RenderableType:
@@ -287,12 +287,12 @@ def _calls(run: RunState) -> RenderableType:
     return made
 
 
-def _log(run: RunState, count: int) -> RenderableType:
+def _log(run: RunState, canvas: Canvas) -> RenderableType:
     found = []
-    for line in run.log[-count:]:
+    for line in run.log[-canvas.lines :]:
         parts = _LOG.fullmatch(line)
         if parts:
             level = "" if parts[2] == "INFO" else f"{parts[2]} "
             line = f"{parts[1]} {level}{parts[3]}"
         found.append(Text(printable(line), style="dim"))
-    return lines(found)
+    return Group(*found)

@@ -1,4 +1,4 @@
-"""How a run, or a study, stands: what the terminal and the page show."""
+"""The state of a run or a study, as `watch` shows it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from autofedavg.monitor.watch.lock import Lock
-
+Lock = Literal["held", "free", "unknown"]
 QUIET = 60.0  # seconds without a sign of life that are worth a word
 
 
 @dataclass(frozen=True)
-class Spread:
+class WeightRange:
     """A weight; layer-wise, its mean and range over layers."""
 
     mean: float
@@ -23,7 +22,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestRound:
     """The highest validation mean so far, and its round."""
 
     t: int
@@ -36,8 +35,8 @@ class SiteState:
 
     name: str
     answered: bool
-    alpha: Spread | None = None
-    beta: Spread | None = None
+    alpha: WeightRange | None = None
+    beta: WeightRange | None = None
     validation: float | None = None
     validation_local: float | None = None
     loss: tuple[float | None, ...] = ()  # of every round
@@ -45,17 +44,16 @@ class SiteState:
 
 @dataclass(frozen=True)
 class RunState:
-    """How one run stands.
+    """The state of one run.
 
     Attributes:
-        state: "not begun", "running", "finished", "failed", "interrupted" or
-            "damaged".
+        state: "not begun", "running", "finished", "failed", "interrupted" or "damaged".
         lock: whether a process works in the folder.
         T: rounds in all; None where only the study's defaults know.
         validation: mean over sites of every round.
         silent: seconds since the folder's last sign of life.
         learned: the last round in which LearnAggWeight was called; 0 before.
-        calls: per kind of request: calls, seconds, bytes down and up, over all rounds.
+        calls: of each kind of request: calls, seconds, bytes down and up, over all rounds.
     """
 
     folder: Path
@@ -75,7 +73,7 @@ class RunState:
     seconds_left: float | None = None
     silent: float | None = None
     validation: tuple[float | None, ...] = ()
-    best: Best | None = None
+    best: BestRound | None = None
     learned: int = 0
     sites: tuple[SiteState, ...] = ()
     missing: tuple[str, ...] = ()
@@ -90,7 +88,7 @@ class RunState:
 
     @property
     def killed(self) -> bool:
-        """It says that it runs, and nobody works in it."""
+        """Whether the folder says `running`, but no process works in it."""
         return self.state == "running" and self.lock == "free"
 
     @property
@@ -100,13 +98,13 @@ class RunState:
         return self.state == "running" and self.silent is not None and self.silent > usual
 
     def plain(self) -> dict[str, Any]:
-        """For programs."""
+        """As plain values, for JSON."""
         return {"kind": "run", "killed": self.killed, **asdict(self), "folder": str(self.folder)}
 
 
 @dataclass(frozen=True)
 class StudyState:
-    """How the runs of a study stand, in the study's order."""
+    """The state of a study's runs, in the study's order."""
 
     folder: Path
     title: str
@@ -121,7 +119,7 @@ class StudyState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of all runs one after the other, each as fast as its row's, or as all, so far."""
+        """For all runs one after the other, at the speed of their rows so far, or of all."""
         speeds: dict[str, list[float]] = {}
         for run in self.runs:
             if run.seconds_a_round is not None:
@@ -135,7 +133,7 @@ class StudyState:
         )
 
     def plain(self) -> dict[str, Any]:
-        """For programs."""
+        """As plain values, for JSON."""
         return {
             "kind": "study",
             "folder": str(self.folder),

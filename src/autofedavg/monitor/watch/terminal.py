@@ -1,4 +1,4 @@
-"""The dashboard: a picture of a run or a study that fits the terminal, drawn again and again."""
+"""The dashboard: a run or a study in the terminal, once or until it is over."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from rich.text import Text
 
 from autofedavg.core.errors import RunError, printable
 from autofedavg.experiment.words import duration
-from autofedavg.monitor.watch.glyphs import bar
 from autofedavg.monitor.watch.reading import Reader, reader
 from autofedavg.monitor.watch.sections import (
-    Paper,
+    Canvas,
     Section,
+    fitted,
     hint,
-    lines,
     named,
     percent,
+    progress_line,
     run_sections,
-    share_out,
     state_of,
     table,
 )
@@ -33,27 +32,24 @@ FEWEST = 3  # runs of a study that are always shown
 TO_COME = "to come"
 
 
-class Picture:
-    """A state as rich draws it: all of it, or what matters most and fits the terminal."""
+class Dashboard:
+    """A state for rich to draw: all of it, or what matters most and fits the terminal."""
 
     def __init__(self, state: State, *, fitting: bool = False) -> None:
         self.state, self.fitting = state, fitting
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        paper = Paper(options.max_width, not options.ascii_only)
-        height = console.height if self.fitting else None
+        canvas = Canvas(options.max_width, not options.ascii_only)
         if isinstance(self.state, RunState):
-            sections = run_sections(self.state, paper)
+            sections = run_sections(self.state, canvas)
         else:
-            sections = _study_sections(self.state, paper, not self.fitting)
-        given = share_out(sections, height)
-        parts = [part.draw(count) for part, count in zip(sections, given, strict=True) if count]
-        yield Group(*parts)
+            sections = _study_sections(self.state, canvas, not self.fitting)
+        yield fitted(sections, console.height) if self.fitting else Group(*sections)
 
 
 def show(path: Path, console: Console) -> None:
-    """Draws one picture."""
-    console.print(Picture(reader(path).look()))
+    """Prints the state once."""
+    console.print(Dashboard(reader(path).look()))
 
 
 def follow(path: Path, console: Console, every: float) -> bool:
@@ -65,25 +61,25 @@ def follow(path: Path, console: Console, every: float) -> bool:
     Raises:
         RunError: the folder cannot be read, or vanished.
     """
-    eye = reader(path)
-    state = eye.look()
+    folder_reader = reader(path)
+    state = folder_reader.look()
     failed = _failed(state)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(Picture(state, fitting=True), refresh=True)
+                live.update(Dashboard(state, fitting=True), refresh=True)
                 over = _failed(state) - failed and not _going_on(state)
                 if over or _finished(state):
                     return not over
                 time.sleep(every)
-                state = _look_again(eye)
+                state = _look_again(folder_reader)
                 failed &= _failed(state)
     finally:
-        console.print(Picture(state))
+        console.print(Dashboard(state))
 
 
 def goes_on(path: Path) -> str:
-    """What is said when watching is stopped."""
+    """What to print when watching is stopped."""
     try:
         running = _going_on(reader(path).look())
     except RunError:
@@ -98,18 +94,18 @@ def harmless_stdout() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def _look_again(eye: Reader) -> State:
+def _look_again(folder_reader: Reader) -> State:
     try:
-        state = eye.look()
+        state = folder_reader.look()
     except RunError:
-        if eye.path.exists():
+        if folder_reader.path.exists():
             raise
     else:
-        if eye.path.exists():
+        if folder_reader.path.exists():
             return state
     raise RunError(
         "the folder has vanished while it was watched",
-        where=str(eye.path),
+        where=str(folder_reader.path),
         remedy="look where it was moved to",
     )
 
@@ -130,41 +126,37 @@ def _finished(state: State) -> bool:
     return all(run.state == "finished" for run in _runs(state))
 
 
-def _study_sections(study: StudyState, paper: Paper, all_of_it: bool) -> list[Section]:
-    head = _study_head(study, paper)
-    known = len(study.runs)
+def _study_sections(study: StudyState, canvas: Canvas, all_of_it: bool) -> list[Section]:
+    head, known = _study_head(study, canvas), len(study.runs)
     few = 1 + (known if known <= FEWEST else FEWEST + 1)
     parts = [
-        Section(len(head), len(head), -2, 9, lambda n: lines(head[:n])),
-        Section(few, 1 + known, -1, 0, lambda n: _table(study, n)),
+        Section(len(head), len(head), -2, lambda _: Group(*head)),
+        Section(few, 1 + known, -1, lambda to: _table(study, to), ratio=3),
     ]
     for run in study.current if all_of_it else study.current[:1]:
-        parts.append(Section(1, 1, -1, 9, lambda n: lines([Text("")][:n])))
-        parts += run_sections(run, paper)
+        parts.append(Section(1, 1, -1, lambda _: Text("")))
+        parts += run_sections(run, canvas)
     return parts
 
 
-def _study_head(study: StudyState, paper: Paper) -> list[Text]:
-    done = sum(run.state == "finished" for run in study.runs)
-    told = f"{done} of {len(study.runs)} runs finished"
+def _study_head(study: StudyState, canvas: Canvas) -> list[Text]:
+    done, known = sum(run.state == "finished" for run in study.runs), len(study.runs)
     left = study.seconds_left
-    end = f"about {duration(left)} left" if left and _going_on(study) else ""
-    room = max(4, min(40, paper.width - len(told) - len(end) - 5))
-    empty = "░" if paper.unicode else "."
-    drawn = bar(done / max(1, len(study.runs)), room, paper.blocks).replace(" ", empty)
+    after = f"about {duration(left)} left" if left and _going_on(study) else ""
+    before = f"{done} of {known} runs finished"
     found = [
         Text(printable(study.title), style="bold"),
-        Text.assemble(told, "  ", (drawn, "cyan"), "  ", end),
+        progress_line(before, done / max(1, known), after, "cyan", canvas),
     ]
-    if done == len(study.runs):
-        found.append(hint("report", study.folder, "prints the test scores", paper))
+    if done == known:
+        found.append(hint("report", study.folder, "prints the test scores", canvas))
     return found
 
 
-def _table(study: StudyState, count: int) -> RenderableType:
+def _table(study: StudyState, canvas: Canvas) -> RenderableType:
     made = table("run", "state", "round", "valid.", "best", left=2)
     urgent: set[Path] = set()
-    shown, room = study.runs, count - 1
+    shown, room = study.runs, canvas.lines - 1
     if len(shown) > room:
         room -= 1  # the line that counts the others
         urgent = {run.folder for run in sorted(study.runs, key=_urgency)[:room]}
@@ -185,7 +177,7 @@ def _table(study: StudyState, count: int) -> RenderableType:
     hidden = [run for run in study.runs if run.folder not in urgent]
     states = [TO_COME if run.state == "not begun" else run.state for run in hidden]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    return Group(made, lines([Text(f"and {len(hidden)} more: {counted}", style="dim")]))
+    return Group(made, Text(f"and {len(hidden)} more: {counted}", style="dim"))
 
 
 def _urgency(run: RunState) -> tuple[int, float]:

@@ -78,35 +78,32 @@ def listen(host: str, port: int, expose: bool) -> tuple[socket.socket, str, bool
     try:
         found = socket.getaddrinfo(host.strip("[]") or " ", port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise _wrong(f"{host!r} is not an address of this machine ({error})", error) from None
+        raise _wrong("--host", f"{host!r} is not an address of this machine ({error})") from None
     addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     exposed = not all(address.is_loopback for address in addresses)
     if exposed and not expose:
         remedy = "keep to 127.0.0.1 and use an ssh tunnel, or add --expose"
-        raise ConfigError(
-            f"{host} can be reached from other machines", where="--host", remedy=remedy
-        )
+        raise _wrong("--host", f"{host} can be reached from other machines", remedy)
     if expose and not exposed:
         remedy = "name an address with --host, e.g. --host 0.0.0.0"
-        raise ConfigError(
-            f"{host} cannot be reached from other machines", where="--expose", remedy=remedy
-        )
+        raise _wrong("--expose", f"{host} cannot be reached from other machines", remedy)
     family, where = found[0][0], (str(addresses[0]), port)
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
         listener = socket.create_server(where, family=family, dualstack_ipv6=both)
     except OSError as error:
-        reason = os.strerror(error.errno or 0).lower()
-        raise _wrong(f"cannot listen on port {port} of {host}: {reason}", error) from None
+        reason = f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0).lower()}"
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise _wrong("--host", reason) from None
+        remedy = "choose another with --port, or any free one with --port 0"
+        raise _wrong("--port", reason, remedy) from None
     name = socket.gethostname() if addresses[0].is_unspecified else host
     return listener, host_name(name), exposed
 
 
-def _wrong(what: str, error: Exception) -> ConfigError:
-    where, remedy = "--host", "name an address of this machine, or leave it out for 127.0.0.1"
-    if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
-        where, remedy = "--port", "choose another with --port, or any free one with --port 0"
-    return ConfigError(what, where=where, remedy=remedy)
+def _wrong(where: str, what: str, remedy: str = "") -> ConfigError:
+    default = "name an address of this machine, or leave it out for 127.0.0.1"
+    return ConfigError(what, where=where, remedy=remedy or default)
 
 
 def token_for(needed: bool) -> tuple[str | None, bool]:

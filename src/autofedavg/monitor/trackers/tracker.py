@@ -1,81 +1,41 @@
-"""Copies a run's numbers from its folder to a tracker, round by round, and never stops the run.
+"""Copies a run's numbers from its folder to trackers, round by round, and never stops the run.
 
-The folder is what every number comes from: a run that was killed and goes on is copied from where
-the tracker stands, so no point is missing or there twice.
+Every number comes from the folder: a run that was killed and resumed is copied from where the
+tracker stands, so no point is missing or there twice.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
 
-from autofedavg.experiment.folder import STUDY, Ledger, Rounds, read_json, read_toml, study_home
+from autofedavg.core.errors import ConfigError, did_you_mean, missing_extra
+from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import Seen
-from autofedavg.monitor.trackers.points import round_points, score_points, site_names
+from autofedavg.monitor.trackers.mlflow import MlflowLog
+from autofedavg.monitor.trackers.points import round_points, score_points
+from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
+from autofedavg.monitor.trackers.tracked_run import Log, TrackedRun, source_of
 from autofedavg.studies.observer import Observer
+
+Opener = Callable[[TrackedRun, int], Log]
+TRACKERS: dict[str, tuple[Opener, str]] = {  # with the package each needs
+    "mlflow": (MlflowLog, "mlflow-skinny"),
+    "tensorboard": (TensorBoardLog, "tensorboard"),
+}
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Source:
-    """The run that is copied.
-
-    Attributes:
-        folder: of the run.
-        home: the study's folder, or the run's own where it is in none.
-        name: of the run within the study, e.g. "fedavg/seed-0".
-        study: the study's name, or the folder's.
-        first: its first round, which no other run has: it holds the time.
-        names: each site's name as trackers take it.
-    """
-
-    folder: Path
-    home: Path
-    name: str
-    study: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    first: Mapping[str, Any]
-    names: Mapping[str, str]
-
-
-class Log(Protocol):
-    """Where the numbers of one run go.
-
-    Attributes:
-        last: the last round that is there whole.
-        complete: whether the test scores are there too.
-    """
-
-    last: int
-    complete: bool
-
-    def write(self, t: int, time: float, points: Mapping[str, float]) -> None:
-        """Adds a round."""
-
-    def finish(self, t: int, time: float, points: Mapping[str, float]) -> None:
-        """Adds the test scores: the run is over."""
-
-    def close(self, state: str = "") -> None:
-        """Lets go; `state` is how a run stopped that is not over."""
-
-
-# Opens the log of a run, new or as it was left; rounds from the given one on are computed anew.
-Opener = Callable[[Source, int], Log]
-
-
 class Tracker(Observer):
-    """Copies one run after the other to a log; what goes wrong there is a warning, once.
+    """Copies one run after the other to a log; a failure there is one warning.
 
-    Args:
-        name: the tracker's, for the warning.
-        open: opens the log of a run.
+    `open` opens the log of a run; the run computes rounds from the given one on again.
     """
 
     def __init__(self, name: str, open: Opener) -> None:
@@ -86,7 +46,7 @@ class Tracker(Observer):
         self._names: Mapping[str, str] = {}
         self._broken = False
         self._others: list[Tracker] = []  # of runs at the same time
-        self._above: Tracker | None = None  # whose warning is this one's, too
+        self._above: Tracker | None = None  # shares its warning with this one
 
     def beside(self) -> Tracker:
         another = Tracker(self._name, self._open)
@@ -164,19 +124,28 @@ class Tracker(Observer):
             )  # fmt: skip
 
 
-def source_of(folder: Path) -> Source:
-    """Reads what a tracker is told of a run; there must be a round."""
-    whole = folder.resolve()
-    home = study_home(whole) or whole
-    study = read_json(home / STUDY)["name"] if home != whole else whole.name
-    environment = read_json(folder / "environment.json")
-    return Source(
-        folder=whole,
-        home=home,
-        name=str(whole.relative_to(home)) if home != whole else whole.name,
-        study=str(study),
-        config=read_toml(folder / "config.toml"),
-        environment=environment,
-        first=Rounds(folder / "rounds.jsonl").look()[0],
-        names=site_names(sorted(environment["data"]["cases"])),
-    )
+@contextmanager
+def tracking(names: Sequence[str]) -> Iterator[list[Tracker]]:
+    """Observers that copy every run to the named trackers.
+
+    Raises:
+        ConfigError: there is no such tracker.
+        MissingExtra: its package is not installed.
+    """
+    trackers = []
+    for name in dict.fromkeys(names):
+        if name not in TRACKERS:
+            raise ConfigError(
+                f"{name!r} is not a known tracker", remedy=did_you_mean(name, TRACKERS)
+            )
+        opener, package = TRACKERS[name]
+        if find_spec(name) is None:
+            raise missing_extra(name, package)
+        trackers.append(Tracker(name, opener))
+    try:
+        yield trackers
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        for tracker in trackers:
+            tracker.stopped(state)
+        raise
