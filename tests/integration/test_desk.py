@@ -278,7 +278,7 @@ def test_a_run_whose_test_alone_is_left_goes_on_over_new_and_old_desks(hospitals
         host(job, first, tmp_path / "runs")
     assert Ledger(job.folder(tmp_path / "runs")).rounds()[-1]["t"] == 2
     again = DeskFleet(job, files)
-    again.desks["north"] = first.desks["north"]  # on Flower a site's worker outlives the server
+    again.desks["north"] = first.desks["north"]  # its process outlives the server's
     assert Ledger(host(job, again, tmp_path / "runs")).status() == "finished"
 
 
