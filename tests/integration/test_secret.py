@@ -298,7 +298,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_flower_draws_from_the_secret(study, tmp_path):
     pytest.importorskip("flwr", reason="needs autofedavg[flower]")
     from autofedavg.engines.flower import Loopback

@@ -276,9 +276,7 @@ def test_a_run_whose_test_alone_is_left_resumes_over_new_and_old_services(hospit
         host(job, first, tmp_path / "runs")
     assert Ledger(job.folder(tmp_path / "runs")).rounds()[-1]["t"] == 2
     again = InProcessTransport(job, files)
-    again.services["north"] = first.services[
-        "north"
-    ]  # on Flower a site's worker outlives the server
+    again.services["north"] = first.services["north"]  # its process outlives the server's
     assert Ledger(host(job, again, tmp_path / "runs")).status() == "finished"
 
 

@@ -54,14 +54,20 @@ def final_test(selection: Selection, best: Best, watch: Watcher | None) -> None:
             score(name, load_model(folder, best.models[checkpoint], layout))
     if where == "own" and (own := _own_models(selection, best, kind)):
         score("local", own)
-    last = folder.load_round()
-    if selection.select == "best" and last is not None and best.t < selection.T:
-        state = load_state(last, selection.federation.names)
-        if predicts(state):
-            score("global-last", state.w)
+    if (last := _last_global(selection, best)) is not None:
+        score("global-last", last)
     folder.write_scores(rows)
     events = selection.federation.take_events()
     folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
+
+
+def _last_global(selection: Selection, best: Best) -> Model | Bank | None:
+    """The global model of the last round, where an earlier one was selected."""
+    if selection.select != "best" or best.t >= selection.T:
+        return None
+    saved = selection.folder.load_round()
+    state = load_state(saved, selection.federation.names) if saved else None
+    return state.w if state and predicts(state) else None
 
 
 def _own_models(selection: Selection, best: Best, kind: str) -> dict[str, Model]:

@@ -18,6 +18,9 @@ from autofedavg.federation.serialization import (
     encode,
     facts_of_text,
     facts_text,
+    not_sent,
+    refuse_changed,
+    seal,
 )
 
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8]
@@ -234,3 +237,25 @@ def test_values_are_bounded():
         facts_of_text("x" * (MOST_FACTS + 1))
     with pytest.raises(ValueError, match="Out of range"):
         facts_text({"loss": float("nan")})
+
+
+def test_a_digest_over_separate_values_and_tensors():
+    arrays = {"a": torch.ones(2), "none": torch.zeros(0, 3)}
+    digest = seal("{}", arrays)
+    refuse_changed(digest, "{}", dict(reversed(arrays.items())))
+    others = (
+        {**arrays, "a": torch.zeros(2)},
+        {"a": arrays["a"]},
+        {**arrays, "a": torch.ones(2, 1)},
+    )
+    for facts, changed in [("{ }", arrays), *(("{}", other) for other in others)]:
+        with pytest.raises(WireError, match="it was changed on its way: its digest differs"):
+            refuse_changed(digest, facts, changed)
+    with pytest.raises(WireError, match="its digest differs"):
+        refuse_changed(None, "{}", arrays)
+
+
+def test_a_reply_that_cannot_be_encoded_is_replaced():
+    said = not_sent("evaluate\x1b", ValueError("/home/anna/case-1.nii")).facts["error"]
+    assert said.startswith("its answer to evaluate")
+    assert said.endswith("cannot be sent (ValueError); see its own log")
