@@ -145,7 +145,7 @@ def test_report_notes_a_run_that_moved_to_another_machine(finished) -> None:
     about["resumed"] = [{**about, "after_round": 1, "device": "another"}]
     path.write_text(json.dumps(about))
     messages = scores_table(read_results([finished])).notes
-    assert "FedAvg, seed 0: gone on with on another machine or version." in messages
+    assert "FedAvg, seed 0: resumed on another machine or version." in messages
 
 
 def test_another_network_in_the_checkpoint_is_refused(finished) -> None:
@@ -201,11 +201,11 @@ def test_report_refuses_an_unknown_baseline(finished) -> None:
 def test_a_read_only_place_is_told(tiny, tmp_path, monkeypatch) -> None:
     import errno
 
-    from autofedavg.experiment import folder_writer as store
+    from autofedavg.experiment import folder_writer
 
     def refuse(path, content):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr(store, "write_atomically", refuse)
+    monkeypatch.setattr(folder_writer, "write_atomically", refuse)
     with pytest.raises(RunError, match="cannot write: Read-only file system"):
         run_study(read_study(tiny, only=["fedavg"]), tmp_path)

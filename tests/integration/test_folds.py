@@ -13,7 +13,7 @@ from PIL import Image
 from autofedavg import cli, read_study
 from autofedavg.core.errors import ConfigError, RunError
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.report.classes import classes_table
+from autofedavg.report.cases import classes_table
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table, weights_table
 

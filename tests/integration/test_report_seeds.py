@@ -9,8 +9,8 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import corrected, differences_table
 from autofedavg.report.figures import all_figures
 from autofedavg.report.read import read_results
+from autofedavg.report.summary import in_short
 from autofedavg.report.tables import scores_table
-from autofedavg.report.words import in_short
 from folders import write_study
 
 

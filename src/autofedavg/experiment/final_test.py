@@ -33,11 +33,11 @@ def final_test(selection: Selection, best: Best, watch: Watcher | None) -> None:
     names = {"global": f"{kind}-global"}
     if where == "full":
         names |= {f"local-{site}": local_name(kind, site) for site in sites}
-    rows: list[ScoreRow] = []
-    done, tests = 0, len(names) + (where == "own")
-    if where != "full":
+    else:
         tried = local_tests(selection.test_local, len(sites))
         log.info("sites' own models: %d tests (%s) instead of %d", tried, where, len(sites) ** 2)
+    rows: list[ScoreRow] = []
+    done, tests = 0, len(names) + (where == "own")
 
     def score(name: str, w: Model | Bank | Mapping[str, Model]) -> None:
         nonlocal done

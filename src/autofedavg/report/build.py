@@ -12,8 +12,7 @@ from typing import Any
 from autofedavg.core.errors import RunError
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.report import draw
-from autofedavg.report.cases import CaseTable, case_file, case_tables
-from autofedavg.report.classes import classes_table
+from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.events import events_table

@@ -1,13 +1,14 @@
-"""The per-case scores behind every number of a report."""
+"""The scores behind every number of a report: per case, and per class of a task with several."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
 
-from autofedavg.core.evaluation import case_means
+from autofedavg.core.evaluation import case_means, summarise
 from autofedavg.report.read import Results, Row
 from autofedavg.report.sheets import to_sheet
+from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 from autofedavg.report.values import stem
 
 MOST_IN_PAGE = 12_000  # numbers; more are linked as files
@@ -62,3 +63,32 @@ def _table(row: Row) -> CaseTable:
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
+
+
+def classes_table(results: Results) -> Table | None:
+    """Mean over sites of the global model's test score per class; None with a single class."""
+    found = sorted(
+        {
+            tested.metric
+            for row in results.rows
+            for scores in row.whole.values()
+            for tested, _ in scores.columns()
+            if tested.metric.startswith(f"{row.metric}:")
+        }
+    )
+    if not found:
+        return None
+    rows = [
+        (row.label, tuple(_class_cell(row, metric) for metric in found)) for row in results.rows
+    ]
+    rows = [
+        (label, cells) for label, cells in rows if any(cell.value is not None for cell in cells)
+    ]
+    heads = tuple(metric.partition(":")[2] for metric in found)
+    metrics = ", ".join(sorted({metric.partition(":")[0] for metric in found}))
+    notes = (f"{metrics} of the global model per class, mean over sites, in percent.",)
+    return Table("classes", "Classes", heads, mark_best(rows), notes)
+
+
+def _class_cell(row: Row, metric: str) -> Cell:
+    return percent_cell(summarise(scores, metric).global_test_avg for scores in row.whole.values())

@@ -45,7 +45,7 @@ def notes_of(results: Results) -> list[str]:
         notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
     notes += _own_models(results)
     notes += [
-        f"{named(row, repeat)}: gone on with on another machine or version."
+        f"{named(row, repeat)}: resumed on another machine or version."
         for row in results.rows
         for repeat in row.repeats
         if moved(repeat)

@@ -22,8 +22,7 @@ from autofedavg.experiment.folder import (
     run_paths,
 )
 from autofedavg.experiment.machine_paths import entries, run_name, without_paths
-from autofedavg.report.asked import Missing, missing_runs, study_of
-from autofedavg.report.fitness import refuse_unfit
+from autofedavg.report.asked import Missing, missing_runs, refuse_unfit, study_of
 from autofedavg.report.values import shared_settings
 
 if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
