@@ -300,5 +300,5 @@ def test_no_two_secrets_are_the_same():
 
 @pytest.mark.parametrize("text", ["", "1" * 63, "g" * 64, "1" * 65, "A" * 64])
 def test_what_is_no_secret_is_refused(text):
-    with pytest.raises(ValueError, match="no secret"):
+    with pytest.raises(ValueError, match="not a secret"):
         Secret.of(text)
