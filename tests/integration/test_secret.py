@@ -224,7 +224,7 @@ def test_flares_download_leaves_it_out(study, tmp_path):
     job = job_of(study, "server")
     path = with_secret(job.folder(tmp_path / "runs"))
     (path / "config.toml").write_text("")
-    controller._hand_over(job, tmp_path / "runs", tmp_path / "download")
+    controller._copy_for_download(job, tmp_path / "runs", tmp_path / "download")
     copied = [file.name for file in (tmp_path / "download").rglob("*") if file.is_file()]
     assert copied == ["config.toml"]
 
