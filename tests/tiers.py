@@ -97,7 +97,10 @@ COSTS = {
     "integration/test_watch.py": "process",
     "integration/test_wheel.py": "process",
 }
-UNITS = {"unit/engines/test_processes.py": "process"}
+UNITS = {
+    "unit/engines/test_flower_control.py": "process",
+    "unit/engines/test_processes.py": "process",
+}
 BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
               "tiny_trained": "trains"}  # fmt: skip
 COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}

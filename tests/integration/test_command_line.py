@@ -33,8 +33,8 @@ def test_run_says_where_and_writes_a_whole_run_folder(study_folder) -> None:
     folder = study_folder / "n-dirichlet" / "seed-1"
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
-        "config.toml", "environment.json", "rounds.jsonl", "scores.csv", "checkpoints",
-        "log.txt", "status.json",
+        "config.toml", "environment.json", "origins.json", "rounds.jsonl", "scores.csv",
+        "checkpoints", "log.txt", "status.json",
     }  # fmt: skip
     assert RunFolder(folder).status() == "finished"
     stems = {path.stem for path in (folder / "checkpoints").iterdir()}

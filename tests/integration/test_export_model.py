@@ -323,9 +323,9 @@ def without(package: str):
 def test_a_task_that_does_not_say_how_inputs_are_made_is_named(
     say, tiny_trained, tmp_path, monkeypatch
 ):
-    from autofedavg.tasks.synthetic.task import Synthetic
+    from autofedavg.tasks.imaging.task import SegmentationTask
 
-    monkeypatch.delattr(Synthetic, "preprocessing")
+    monkeypatch.delattr(SegmentationTask, "preprocessing")
     code, _, talk = say("export-model", tiny_trained / "fedavg", "--out", tmp_path)
     assert code == 2
     assert "task Synthetic: this task does not describe how its inputs are made" in talk

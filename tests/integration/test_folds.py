@@ -233,7 +233,7 @@ def test_resume_runs_what_was_asked_and_no_more(home, tmp_path) -> None:
 def test_what_cannot_be_run_is_told_before_anything_is(home, tmp_path, capsys) -> None:
     study = str(home / "study.toml")
     assert cli._main(["run", study, "--folds", "0,7", "--out", str(tmp_path)]) == 3
-    assert "fold 7 is asked for" in capsys.readouterr().err
+    assert "there is no fold 7: the list's folds are 0 to 2" in capsys.readouterr().err
     assert not list(tmp_path.rglob("config.toml"))
     with pytest.raises(ConfigError, match=r"task\.fold is set, and so are the folds"):
         read_study(study, ["task.fold=1"])

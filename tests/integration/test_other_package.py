@@ -32,7 +32,7 @@ CODE = '''
 
 from typing import Literal
 
-from autofedavg.algorithm import fed_avg
+from autofedavg.methods.base import fed_avg
 from autofedavg.methods import Federation, Method, Round, setting
 from autofedavg.methods.base import size_weights
 from autofedavg.tasks.synthetic.task import Synthetic

@@ -143,6 +143,7 @@ def test_a_lock_is_seen_while_it_is_held(tmp_path) -> None:
     assert lock_of(tmp_path) == "free"
 
 
+@pytest.mark.process
 def test_a_killed_process_holds_nothing(tmp_path) -> None:
     code = (
         "import sys, time; from pathlib import Path;"
