@@ -126,7 +126,8 @@ class Client:
 
     def share_models(self, message: Message) -> Message:
         dtype = self.trainer.layout.dtype
-        return Message({}, assembled(message, self.site, self.client_state, dtype))
+        device = self.trainer.device
+        return Message({}, assembled(message, self.site, self.client_state, dtype, device))
 
     def update_beta(self, message: Message) -> Message:
         """The steps of one message, from step s on: one, as in Algorithm 1, or several.

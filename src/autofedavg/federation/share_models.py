@@ -118,8 +118,10 @@ class Sharing:
 # --- at a client ---------------------------------------------------------------------------------
 
 
-def assembled(message: Message, site: str, state: ClientState, dtype: torch.dtype) -> Facts:
-    """Puts the bank of a `share_models` together from the message and from what is here.
+def assembled(
+    message: Message, site: str, state: ClientState, dtype: torch.dtype, device: torch.device
+) -> Facts:
+    """Puts the bank of a `share_models` together, on `device`, from the message and the state.
 
     Returns:
         What to answer: nothing where the bank is whole; else the models that are `missing`,
@@ -146,7 +148,12 @@ def assembled(message: Message, site: str, state: ClientState, dtype: torch.dtyp
             models[name] = own
     missing = [name for name in facts["sites"] if name not in models]
     if not missing:
-        state.keep_bank(Bank.gather(models), facts["digest"])
+        # Messages arrive in main memory; a site's own model may be on its GPU.
+        here = {
+            name: Model(model.values.to(device), model.counters.to(device), model.form)
+            for name, model in models.items()
+        }
+        state.keep_bank(Bank.gather(here), facts["digest"])
         return {}
     state.keep_parts({facts["digests"][name]: model for name, model in models.items()})
     answer: Facts = {"missing": missing}

@@ -8,7 +8,9 @@ import torch
 
 from autofedavg.core.bank import Model
 from autofedavg.core.seeds import Seeds
+from autofedavg.core.trainer import LocalTrainer
 from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.encoding import as_received
 from autofedavg.federation.messages import Message, NoReply
@@ -420,3 +422,23 @@ def test_learning_at_the_server_has_resumed_bits_too(problem, learning):
     whole = rounds_of(method, DirectFleet(problem), 3, exchange=exchange)
     rest = rounds_of(method, DirectFleet(problem), 3, whole[0], exchange=exchange)
     assert all(map(same_round, whole[1:], rest))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_site_with_a_gpu_holds_all_models_there(problem):
+    """Its own model is on its GPU already; those of others arrive in main memory."""
+    transport = DirectFleet(problem)
+    federation, bank = begun(transport)
+    federation.share_models(1, bank)
+    (whole,) = transport.sent("share_models", "A")
+    gpu = torch.device("cuda")
+    network = problem.network().to(gpu)
+    trainer = LocalTrainer(network, problem.loss, TRAINING, gpu)
+    client = Client("A", problem.sites["A"], trainer, Seeds(7), ClientState())
+    own = bank["A"]
+    client.client_state.keep_own(Model(own.values.to(gpu), own.counters.to(gpu)))
+    assert client.answer("share_models", whole).facts == {}
+    held = client.client_state.bank(whole.facts["digest"])
+    assert held.values.device.type == "cuda"
+    assert torch.equal(held.values.cpu(), bank.values)
