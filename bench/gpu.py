@@ -49,7 +49,7 @@ def measure(epochs: int, S: int, repetitions: int) -> Section:
         federation = Federation(simulator)
         start, _ = problem.initial(seeds)
         w = Model(start.values.cuda(), start.counters.cuda())
-        bank, _ = federation.local_train(1, w, T=1)
+        bank = federation.local_train(1, w, T=1).w_k
         contestants = {
             "training": lambda: federation.local_train(1, w, T=1),
             "sharing": lambda: learn_agg_weight(federation, _plan(1), 1, bank, BETA),

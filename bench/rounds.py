@@ -7,15 +7,13 @@ import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-import torch
-
 from autofedavg.algorithm import Round
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
-from autofedavg.methods.base import fed_avg
+from autofedavg.methods.fedavg import FedAvg
 from bench.table import Row, Section
 from bench.timing import Run, Times, interleave, together
 from bench.work import BareLoop, Images, batch_sizes, federated, images, sgd, small_cnn
@@ -46,11 +44,10 @@ def measure(cuts: tuple[int, ...], cases: int, sittings: int, repetitions: int) 
 def simulated(problem: Problem, training: Training, workers: int, threads: int) -> Iterator[Run]:
     """A federation whose every call is one more round: local_train and combine."""
     seeds = Seeds(0)
-    w, _ = problem.initial(seeds)
+    w, layout = problem.initial(seeds)
     with Simulator(problem, training, seeds, workers=workers, threads=threads) as transport:
         federation = Federation(transport)
-        alpha = torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
-        rounds = fed_avg(federation, lambda _: alpha, ENDLESS, Round(0, w))
+        rounds = FedAvg(weights="even").rounds(federation, layout, ENDLESS, Round(0, w))
         yield rounds.__next__
 
 

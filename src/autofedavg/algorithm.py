@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.constraints import constraint
+from autofedavg.core.local_rules import LocalRule, LocalWork
 from autofedavg.core.mixture import Mixture
 from autofedavg.core.plan import Plan, Update
 from autofedavg.core.site import Facts
@@ -41,7 +42,7 @@ class Round:
     beta: Tensor | None = None
     alpha: Tensor | None = None
     w_k: Bank | None = None  # a view of the engine's memory, valid until the next round
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
     learned: bool = False
     together: bool = False  # the bank is one predictor: the mean of its members' softmax outputs
     memory: dict[str, Tensor] = field(default_factory=dict)  # further state of the method
@@ -54,12 +55,13 @@ def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Ro
     beta = beta0 if start.beta is None else start.beta
     alpha = plan.gamma.alpha(beta)
     for t in range(start.t + 1, plan.T + 1):
-        w_k, losses = federation.local_train(t, w, T=plan.T)
+        trained = federation.local_train(t, w, T=plan.T)
+        w_k = trained.w_k
         if learn := t % plan.t0 == 0:
             beta = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
             alpha = plan.gamma.alpha(beta)
         w = federation.as_sent(w_k.combine(among(alpha, federation, w_k), plan.layers))
-        yield Round(t, w, beta, alpha, w_k, losses, learn)
+        yield Round(t, w, beta, alpha, w_k, trained.losses, learn)
 
 
 def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta: Tensor) -> Tensor:
@@ -90,12 +92,10 @@ def among(alpha: Tensor, federation: Federation, w_k: Bank) -> Tensor:
     return kept if len(w_k.sites) == federation.K else kept / kept.sum(dim=0, keepdim=True)
 
 
-def local_train(
-    network: LocalTrainer, w: Model, batches: Iterable[Batch], rate: float, mu: float = 0.0
-) -> tuple[Model, Tensor]:
+def local_train(network: LocalTrainer, rule: LocalRule, work: LocalWork) -> tuple[Model, Tensor]:
     """LocalTrain(k, w) at client k: M_k steps. Returns w_k, in the network's memory, and losses."""
-    network.load(w)
-    losses = network.train(batches, rate, mu)
+    network.load(work.start)
+    losses = rule.train(network, work)
     return network.state(), losses
 
 

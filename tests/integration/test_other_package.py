@@ -32,21 +32,21 @@ CODE = '''
 
 from typing import Literal
 
-from autofedavg.methods.base import fed_avg
-from autofedavg.methods import Federation, Method, Round, setting
+from autofedavg.methods import Federation, setting
+from autofedavg.methods.averaging import AveragingMethod
 from autofedavg.methods.base import size_weights
 from autofedavg.tasks.synthetic.task import Synthetic
 
 
-class Power(Method):
+class Power(AveragingMethod):
     """Weights in proportion to a power of the sites' sizes."""
 
     name: Literal["acme-power"] = "acme-power"
     power: float = setting(0.5, origin="ours", help="0 for even weights, 1 for FedAvg's", ge=0)
 
-    def rounds(self, federation: Federation, layout, T: int, start: Round):
+    def fixed_weights(self, federation: Federation, t: int):
         alpha = size_weights(federation) ** self.power
-        return fed_avg(federation, lambda t: alpha / alpha.sum(), T, start)
+        return alpha / alpha.sum()
 
 
 class Hospitals(Synthetic):

@@ -57,7 +57,7 @@ def test_two_rounds_of_two_clients(training, mu) -> None:
         for rate in (0.01, 0.003):
             for n in (9, 12):
                 made.load(start)
-                losses = made.train(batches(n), rate, mu)
+                losses = made.train(batches(n), rate, mu=mu)
                 found.append((losses.clone(), made.model()))
         if steady:
             assert len(made._replays._recordings) == 2

@@ -12,6 +12,7 @@ from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.constraints import constraint
 from autofedavg.core.forms import Form, reshaped
 from autofedavg.core.layout import no_counters
+from autofedavg.core.local_rules import Prox
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
@@ -19,6 +20,7 @@ from autofedavg.engines.simulator import stacking as stacked
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.engines.simulator.stacking import StackedGroup
 from autofedavg.federation.client import ClientGroup
+from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
 from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
@@ -69,13 +71,16 @@ def trained(training, device, names=SIZES, build=steady, rounds=1, **how):
         federation = Federation(simulator)
         w = Model(w.values.to(device), w.counters.to(device))
         for t in range(1, rounds + 1):
-            bank, losses = federation.local_train(t, w, T=5, **how)
+            trained = federation.local_train(t, w, T=5, **how)
+            bank, losses = trained.w_k, trained.losses
             w = bank.combine(torch.full((len(names),), 1 / len(names)))
         together = isinstance(simulator._groups[0], StackedGroup)
         return bank.values.clone().cpu(), losses, together, problem.initial(seeds)[0].values
 
 
-@pytest.mark.parametrize("how", [{}, {"mu": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"request": LocalRequest(Prox(mu=0.5))}], ids=["plain", "prox"]
+)
 def test_as_near_to_float32_as_autocast_is(how) -> None:
     ours, losses, together, start = trained(BF16, "cuda", **how)
     plain, _, alone, _ = trained(BF16.model_copy(update={"batch_size": 64}), "cuda", ["a"], **how)
@@ -113,7 +118,7 @@ def grown(training, device, frozen: int, names=SIZES):
     with Simulator(problem, training, Seeds(4), device=device, workers=1) as simulator:
         federation = Federation(simulator)
         w = Model(start.to(device), no_counters(torch.device(device)), form)
-        bank, _ = federation.local_train(1, w, T=5)
+        bank = federation.local_train(1, w, T=5).w_k
         group = simulator._groups[0]
         together = isinstance(group, StackedGroup) and group._form == form
         return bank.values.clone().cpu(), start, Layout.of(network).trainable, together
@@ -147,7 +152,7 @@ def test_a_steps_memory_is_given_to_nobody_else() -> None:
     training and those on beta are replayed."""
     beta = constraint(HOW["gamma"]).initial(len(SIZES))
     with begun() as (federation, w):
-        bank, _ = federation.local_train(1, w, T=5)
+        bank = federation.local_train(1, w, T=5).w_k
         federation.share_models(1, bank)
         federation.update_beta(1, 1, beta, **HOW)
         others = [torch.full((2**n,), 7, dtype=torch.uint8, device="cuda") for n in range(10, 29)]
@@ -163,7 +168,7 @@ def test_memory_is_given_back_with_the_simulator() -> None:
 
     def work() -> None:
         with begun() as (federation, w):
-            bank, _ = federation.local_train(1, w, T=5)
+            bank = federation.local_train(1, w, T=5).w_k
             federation.share_models(1, bank)
             federation.update_beta(1, 1, beta, **HOW)
 
@@ -212,7 +217,7 @@ def test_steps_on_beta_are_those_of_clients_who_work_alone(layers, gamma) -> Non
     found = []
     with Simulator(problem, BF16, seeds, device="cuda", workers=1) as simulator:
         federation = Federation(simulator)
-        bank, _ = federation.local_train(1, Model(w.values.cuda(), w.counters.cuda()), T=5)
+        bank = federation.local_train(1, Model(w.values.cuda(), w.counters.cuda()), T=5).w_k
         federation.share_models(1, bank)
         together = simulator._groups[0]
         for group in (together, ClientGroup(together._clients)):
@@ -242,7 +247,7 @@ def thetas() -> dict[str, torch.Tensor]:
     """The second of two steps on beta, after a round of training."""
     beta = constraint(HOW["gamma"]).initial(len(SIZES))
     with begun() as (federation, w):
-        bank, _ = federation.local_train(1, w, T=5)
+        bank = federation.local_train(1, w, T=5).w_k
         federation.share_models(1, bank)
         federation.update_beta(1, 1, beta, **HOW)
         return federation.update_beta(1, 2, beta, **HOW)
@@ -264,11 +269,11 @@ def test_steps_on_beta_leave_training_alone() -> None:
     banks = []
     for weigh in (False, True):
         with begun() as (federation, w):
-            bank, _ = federation.local_train(1, w, T=5)
+            bank = federation.local_train(1, w, T=5).w_k
             if weigh:
                 federation.share_models(1, bank)
                 federation.update_beta(1, 1, beta, **HOW)
-            banks.append(federation.local_train(2, w, T=5)[0].values.clone())
+            banks.append(federation.local_train(2, w, T=5).w_k.values.clone())
     assert torch.equal(*banks)
 
 
@@ -277,15 +282,15 @@ def test_models_of_a_second_round_are_mixed(few) -> None:
     """Of fewer clients, or of the same: the step is that of a federation which had none before."""
     beta = constraint(HOW["gamma"]).initial(len(few))
     with begun() as (federation, w):
-        bank, _ = federation.local_train(1, w, T=5)
+        bank = federation.local_train(1, w, T=5).w_k
         federation.share_models(1, bank)
         federation.update_beta(1, 1, constraint(HOW["gamma"]).initial(len(SIZES)), **HOW)
-        bank, _ = federation.local_train(2, w, T=5)
+        bank = federation.local_train(2, w, T=5).w_k
         left = Bank.gather({name: bank[name] for name in few})
         federation.share_models(2, left)
         found = federation.update_beta(2, 1, beta, **HOW)
     with begun(few) as (federation, w):
-        bank, _ = federation.local_train(2, w, T=5)
+        bank = federation.local_train(2, w, T=5).w_k
         federation.share_models(2, bank)
         wanted = federation.update_beta(2, 1, beta, **HOW)
     assert list(found) == few
@@ -298,7 +303,7 @@ def test_mixtures_and_slopes_are_those_of_float64(n, layers) -> None:
     """More than sixteen clients need more than one tile of every kernel."""
     sizes = {f"{k:02d}": 64 + k for k in range(n)}
     with begun(sizes, sizes) as (federation, w):
-        bank, _ = federation.local_train(1, w, T=5)
+        bank = federation.local_train(1, w, T=5).w_k
         group = federation.transport._groups[0]
         stack, layout = group._stack(None), next(iter(group._clients.values())).trainer.layout
         parts = layout.layers(layers) if layers else None

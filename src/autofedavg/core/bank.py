@@ -10,7 +10,7 @@ them; integer counters take the maximum over the clients.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,9 +21,36 @@ from autofedavg.core.errors import AutoFedAvgError
 from autofedavg.core.forms import Form
 from autofedavg.core.layout import LayerKind, Layers, Layout, Model, no_counters
 
-__all__ = ["Bank", "LayerKind", "Layers", "Layout", "Model", "joint_digest", "model_for"]
+__all__ = ["Bank", "Gram", "LayerKind", "Layers", "Layout", "Model", "joint_digest", "model_for"]
 
 ALIGNMENT = 64  # bytes: where PyTorch puts what it allocates
+BLOCK = 2**20  # columns that are looked at at a time
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Inner products of Delta_k = w_k - w, in float64 on the CPU.
+
+    Attributes:
+        deltas: <Delta_j, Delta_k>, (K, K), or (P, K, K) by layer.
+        along: <Delta_k, w>, (K,) or (P, K).
+        square: ||w||^2, () or (P,).
+    """
+
+    deltas: Tensor
+    along: Tensor
+    square: Tensor
+
+    @property
+    def norms(self) -> Tensor:
+        """||Delta_k||, (K,) or (P, K)."""
+        return self.deltas.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+
+    def distances(self, weights: Tensor) -> Tensor:
+        """||Delta_k - sum_j weights_j Delta_j||, (K,) or (P, K)."""
+        seen = self.deltas @ weights
+        own = self.deltas.diagonal(dim1=-2, dim2=-1)
+        return (own - 2 * seen + (seen * weights).sum(-1, keepdim=True)).clamp(min=0).sqrt()
 
 
 @dataclass(frozen=True)
@@ -89,6 +116,31 @@ class Bank:
                 g[:, p] += self.values[:, start : min(stop, end)] @ gradient[start:stop]
         return g.to("cpu", torch.float64)
 
+    def gram(self, w: Model, end: int, layers: Layers | None = None) -> Gram:
+        """Inner products of the w_k - w with each other and with w, over the first `end` numbers.
+
+        Args:
+            w: the model that the clients started from.
+            end: D', the length of the trainable part.
+            layers: to have them by layer.
+        """
+        K, P = len(self.sites), layers.P if layers else 1
+        deltas, along, square = (torch.zeros(P, K, K), torch.zeros(P, K), torch.zeros(P))
+        found = [part.to(self.values.device, torch.float64) for part in (deltas, along, square)]
+        for first, last, p in layers.segments if layers else ((0, end, 0),):
+            for start, stop in _blocks(first, min(last, end)):
+                base = w.values[start:stop].double()
+                moved = self.values[:, start:stop].double() - base
+                found[0][p] += moved @ moved.t()
+                found[1][p] += moved @ base
+                found[2][p] += base @ base
+        made = [part.cpu() for part in found]
+        return Gram(*made) if layers else Gram(*(part[0] for part in made))
+
+    def columns(self, reduce: Callable[[Tensor], Tensor], end: int) -> Tensor:
+        """`reduce` of every block of columns: (K, B) to (B,), over the first `end` numbers."""
+        return torch.cat([reduce(self.values[:, start:stop]) for start, stop in _blocks(0, end)])
+
     @cached_property
     def _rows(self) -> dict[str, int]:
         """Every site's row: found at once, however many sites there are."""
@@ -110,6 +162,12 @@ def joint_digest(digests: Mapping[str, str]) -> str:
 def model_for(w: Model | Bank, site: str) -> Model:
     """What a site goes on from: the global model, or its own row of a bank."""
     return w if isinstance(w, Model) else w[site]
+
+
+def _blocks(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges that cover first .. end, none of them too long for a copy in float64."""
+    for start in range(first, end, BLOCK):
+        yield start, min(start + BLOCK, end)
 
 
 def _matrix(rows: Sequence[Tensor]) -> Tensor:

@@ -108,7 +108,7 @@ class LocalTrainer:
         self._counters = self._bind()
         self._weights = self.flat[: self.layout.trainable]
         self._replays = Replays(device) if steady and device.type == "cuda" else None
-        self._start = torch.empty(0, device=device)
+        self._places: dict[str, Tensor] = {}
         self._optimiser = FlatOptimiser(
             training.optimiser,
             self._weights,
@@ -176,33 +176,59 @@ class LocalTrainer:
         whole = [counter.reshape(-1).to(torch.int64) for counter in self._counters]
         return Model(self.flat, torch.cat(whole) if whole else no_counters(self.device))
 
-    def train(self, batches: Iterable[Batch], rate: float, mu: float = 0.0) -> Tensor:
+    def train(
+        self,
+        batches: Iterable[Batch],
+        rate: float,
+        *,
+        mu: float = 0.0,
+        anchor: Tensor | None = None,
+        shift: Tensor | None = None,
+        mean_gradient: bool = False,
+    ) -> Tensor:
         """Takes one optimiser step per batch, from a fresh optimiser state.
+
+        Every step's gradient is grad L(w) + mu (w - anchor) + shift.
 
         Args:
             batches: the M_k batches.
             rate: the step size.
-            mu: FedProx's pull towards the model training started from: (mu/2)||w - w^{t-1}||^2.
+            mu: the pull towards the anchor, as of (mu/2)||w - anchor||^2.
+            anchor: (D',); the model that training starts from by default (FedProx).
+            shift: (D',), added to every gradient (SCAFFOLD).
+            mean_gradient: whether `mean_gradient` is asked for afterwards.
 
         Returns:
             The loss of every step, on the device (so that nothing waits inside the loop).
         """
         self._set_mode(train=True)
         self._optimiser.restart(rate)
-        if mu:
-            self._start = self._kept(self._start)
+        pull = self._fixed("anchor", self._weights if anchor is None else anchor) if mu else None
+        push = None if shift is None else self._fixed("shift", shift)
+        total = self._fixed("total", torch.zeros_like(self.gradient)) if mean_gradient else None
 
         def step(batch: Batch) -> Tensor:
             loss = self._backward(batch)
-            if mu:
-                self.gradient.add_(self._weights - self._start, alpha=mu)
+            if total is not None:
+                total.add_(self.gradient)
+            if pull is not None:
+                self.gradient.add_(self._weights - pull, alpha=mu)
+            if push is not None:
+                self.gradient.add_(push)
             self._optimiser.step()
             return loss
 
-        losses = [self._done(("train", mu), batch, step) for batch in batches]
+        kind = ("train", mu, push is not None, mean_gradient)
+        losses = [self._done(kind, batch, step) for batch in batches]
+        if total is not None and losses:
+            total.div_(len(losses))
         if len(losses) == 1:
             return losses[0].reshape(1)
         return torch.stack(losses) if losses else torch.empty(0)
+
+    def mean_gradient(self) -> Tensor:
+        """The mean of the gradients of the last `train` that was to keep it, (D',)."""
+        return self._places["total"].clone()
 
     def differentiate(
         self, model: Model, batch: Batch, mode: Literal["eval", "train"]
@@ -213,14 +239,23 @@ class LocalTrainer:
         loss = self._done(mode, batch, self._backward)
         return self.gradient, loss
 
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """The loss of a model, as it predicts."""
+        self.load(model)
+        self._set_mode(train=False)
+        with torch.no_grad(), self._arithmetic():
+            return self.loss_of(self.network, batch).detach()
+
     def _done(self, kind: Hashable, batch: Batch, step: Callable[[Batch], Tensor]) -> Tensor:
         """One step's loss; the step is replayed where it can be."""
         return step(batch) if self._replays is None else self._replays.step(kind, batch, step)
 
-    def _kept(self, place: Tensor) -> Tensor:
-        """The parameters as they are now, in the same place every time."""
-        now = self._weights
-        return place.copy_(now) if place.shape == now.shape else now.clone()
+    def _fixed(self, name: str, content: Tensor) -> Tensor:
+        """The content in a place of its own, the same every time: a recorded step reads it."""
+        place = self._places.get(name)
+        if place is None:
+            place = self._places[name] = torch.empty_like(self.gradient)
+        return place.copy_(content)
 
     def _set_mode(self, *, train: bool) -> None:
         # Setting it walks every module, which is slow where a client takes only a few small steps.

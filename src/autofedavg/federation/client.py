@@ -8,9 +8,9 @@ back gives the same reply.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,29 +21,22 @@ from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import constraint
 from autofedavg.core.ensemble import Ensemble
 from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, error_facts
-from autofedavg.core.forms import Form, form_of
+from autofedavg.core.forms import form_of
+from autofedavg.core.local_rules import LocalWork, rule_of
 from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
-from autofedavg.core.trainer import Batch, LocalTrainer, Training
+from autofedavg.core.trainer import Batch, LocalTrainer
 from autofedavg.federation.client_state import ClientState, received
 from autofedavg.federation.encoding import opened, packed
+from autofedavg.federation.local_training import (
+    LocalTraining,
+    reply_arrays,
+    tell_of,
+    vectors_of,
+)
 from autofedavg.federation.messages import Message, arrays_of, model_of, refuse_unknown
-from autofedavg.federation.settings import Encoding
 from autofedavg.federation.share_models import assembled
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """One LocalTrain that is asked for: from which model, how, and how the result is sent."""
-
-    t: int
-    start: Model
-    training: Training
-    rate: float
-    mu: float
-    form: Form | None
-    up: Encoding
 
 
 class Client:
@@ -98,31 +91,58 @@ class Client:
                 return Message({}, {"missing": True})
             start = sent
         t = int(how["t"])
-        rate, mu = training.rate(t, int(how["T"])), float(how.get("mu", 0.0))
-        return LocalTraining(t, start, training, rate, mu, form, how.get("up", "float32"))
+        place = f"client {self.site}, local_train, round {t}"
+        rule = rule_of(how.get("rule"), place)
+        return LocalTraining(
+            t,
+            start,
+            training,
+            training.rate(t, int(how["T"])),
+            rule,
+            vectors_of(message, rule, self.trainer.layout, place),
+            form,
+            how.get("up", "float32"),
+            {"probe": self._probed(t, start, how["probe"])} if "probe" in how else {},
+            tell_of(how, place),
+        )
 
     def train(self, job: LocalTraining) -> Message:
         """Carries out a local training."""
-        with self._seeded(Purpose.NETWORK, job.t):
-            model, losses = algorithm.local_train(
-                self.trainer.variant(job.form, job.training),
-                job.start,
-                self.data.train_batches(self.seeds, job.t, job.training),
-                job.rate,
-                job.mu,
-            )
-        return self.trained(job, model, losses)
 
-    def trained(self, job: LocalTraining, model: Model, losses: Tensor) -> Message:
+        def batches() -> Iterable[Batch]:
+            return self.data.train_batches(self.seeds, job.t, job.training)
+
+        work = LocalWork(job.start, batches, job.rate, job.vectors)
+        with self._seeded(Purpose.NETWORK, job.t):
+            trainer = self.trainer.variant(job.form, job.training)
+            model, losses = algorithm.local_train(trainer, job.rule, work)
+        return self.trained(job, model, losses, work)
+
+    def trained(
+        self, job: LocalTraining, model: Model, losses: Tensor, work: LocalWork | None = None
+    ) -> Message:
         """Keeps the result of a local training, and replies with it."""
         loss = self._checked(losses, f"local_train, round {job.t}")
+        facts = job.facts(loss, losses.numel())
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
-            return Message(arrays_of(self.client_state.keep_own(model)), {"loss": loss})
-        arrays = packed(model, job.up, job.start)
-        # What it keeps is what the server has of it.
-        self.client_state.keep_own(opened(arrays, job.up, model.values.dtype, job.start, job.form))
-        return Message(arrays, {"loss": loss})
+            arrays = arrays_of(self.client_state.keep_own(model))
+        else:
+            arrays = packed(model, job.up, job.start)
+            # What it keeps is what the server has of it.
+            self.client_state.keep_own(
+                opened(arrays, job.up, model.values.dtype, job.start, job.form)
+            )
+        return Message(reply_arrays(arrays, work) if work else arrays, facts)
+
+    def _probed(self, t: int, w: Model, how: Facts) -> float:
+        """The mean loss of a model on mini-batches of a split."""
+        losses = []
+        for s in range(1, int(how["batches"]) + 1):
+            x = self._weight_batch(t, s, {"data": how["split"]})
+            with self._seeded(Purpose.NETWORK, t, s):
+                losses.append(self.trainer.loss(w, x))
+        return self._checked(torch.stack(losses), f"probe of round {t}")
 
     def share_models(self, message: Message) -> Message:
         dtype = self.trainer.layout.dtype

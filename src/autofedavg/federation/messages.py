@@ -23,7 +23,8 @@ _MODEL = frozenset({"form", "sent"})  # how a model travels
 _STEP = frozenset({"t", "s", "data", "mode"})  # a step of LearnAggWeight
 
 KNOWN: Mapping[str, frozenset[str]] = {
-    "local_train": _MODEL | {"t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "up"},
+    "local_train": _MODEL
+    | {"t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "up"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | {"sent"},

@@ -19,6 +19,7 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.encoding import Sender
+from autofedavg.federation.local_training import Along, LocalRequest, Reply, Trained, accompanied
 from autofedavg.federation.messages import (
     Message,
     Score,
@@ -35,12 +36,14 @@ from autofedavg.federation.replies import (
     no_arrays,
     number,
     scores_of,
-    trained_model,
+    trained_reply,
 )
 from autofedavg.federation.settings import Exchange
 from autofedavg.federation.steps import LearningCalls, outliers
 
 FAR = 100.0  # times the others' median
+PLAINLY = LocalRequest()
+NOTHING: Along = {}
 
 
 class Federation(LearningCalls):
@@ -96,18 +99,30 @@ class Federation(LearningCalls):
         """The positions of these clients in the fixed order."""
         return [self._position[name] for name in names]
 
-    def local_train(self, t: int, w: Model | Bank, **how: Any) -> tuple[Bank, dict[str, float]]:
+    def local_train(
+        self,
+        t: int,
+        w: Model | Bank,
+        *,
+        T: int,
+        request: LocalRequest = PLAINLY,
+        along: Along = NOTHING,
+        **how: Any,
+    ) -> Trained:
         """LocalTrain on every client, from the global w or, given a bank, each from its own row.
 
         Args:
             t: the round.
             w: the model to start from.
-            **how: plain values for the clients: `T`, the last round; `mu`, FedProx's pull;
-                `fresh`, to start from initial weights of its own instead of w; `rate` and
-                `passes`, factors on the step size and the length; `weight_decay`.
+            T: the last round.
+            request: the local rule, and what is to be told besides the model.
+            along: vectors for the rule, by name: one for all clients, or one for each.
+            **how: plain values for the clients: `fresh`, to start from initial weights of its own
+                instead of w; `rate` and `passes`, factors on the step size and the length;
+                `weight_decay`.
 
         Returns:
-            The bank of the w_k of those that replied, and their mean training losses.
+            What those that replied have trained and told.
         """
         start = {name: model_for(w, name) for name in self.names}
         fresh, up = bool(how.get("fresh")), self.exchange.up
@@ -116,31 +131,36 @@ class Federation(LearningCalls):
                 up = "float32"
             elif isinstance(w, Bank):  # clients may train in its memory
                 start = {name: model.clone() for name, model in start.items()}
-        facts = {"t": t, **facts_of(w), **how} | ({} if up == "float32" else {"up": up})
+        facts = {"t": t, **facts_of(w), "T": T, **request.facts(), **how}
+        facts |= {} if up == "float32" else {"up": up}
         self._sender.begin(w)
         uploads: dict[str, Mapping[str, Tensor]] = {}
 
-        def read(name: str, reply: Message) -> tuple[Model, float]:
-            model = trained_model(reply, start[name], up)
+        def read(name: str, reply: Message) -> Reply:
+            found = trained_reply(reply, start[name], up, request)
             uploads[name] = reply.arrays
-            return model, number(reply, "loss")
+            return found
 
         def mend(name: str, reply: Message) -> Message | None:
-            return self._sender.whole(start[name], facts) if lacks(reply) else None
+            if not lacks(reply):
+                return None
+            return accompanied(self._sender.whole(start[name], facts), along, name)
 
+        plain = Message({}, facts)
         messages = {
-            name: Message({}, facts) if fresh else self._sender.message(name, model, facts)
+            name: plain if fresh else self._sender.message(name, model, facts)
             for name, model in start.items()
         }
+        messages = {name: accompanied(sent, along, name) for name, sent in messages.items()}
         replies = self._calls.ask(Ask("local_train", messages, read, t, mend=mend))
         self._sender.arrived(replies, w)
-        w_k = Bank.gather({name: model for name, (model, _) in replies.items()})
+        trained = Trained.of(replies, request.rule)
         if isinstance(w, Model):
             if self._remote:
-                self._record_outliers(t, w, w_k)
+                self._record_outliers(t, w, trained.w_k)
             if up == self.exchange.down == "difference":
-                self._sharing.uploaded(w_k, uploads)
-        return w_k, {name: loss for name, (_, loss) in replies.items()}
+                self._sharing.uploaded(trained.w_k, uploads)
+        return trained
 
     def _record_outliers(self, t: int, w: Model, w_k: Bank) -> None:
         """Records the sites whose models have moved much further than the others'."""

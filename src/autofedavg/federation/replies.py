@@ -17,6 +17,7 @@ from autofedavg.core.bank import Model
 from autofedavg.core.errors import AutoFedAvgError, error_in, from_outside
 from autofedavg.core.site import Site
 from autofedavg.federation.encoding import Kind, kinds, opened
+from autofedavg.federation.local_training import BACK, LocalRequest, Reply
 from autofedavg.federation.messages import Message, Score
 from autofedavg.federation.settings import Encoding
 
@@ -102,19 +103,38 @@ def no_arrays(answer: Message) -> None:
 def trained_model(answer: Message, start: Model, how: Encoding) -> Model:
     """The model a client has trained: shapes and types of the one it started from, all finite."""
     expected = kinds(start, how)
-    found = {k: Kind(a.shape, a.dtype) for k, a in answer.arrays.items()}
+    arrays = {k: a for k, a in answer.arrays.items() if not k.startswith(BACK)}
+    found = {k: Kind(a.shape, a.dtype) for k, a in arrays.items()}
     if expected != found:
         raise BadReply(
             f"its model does not fit the network: {from_outside(found)} instead of {expected}",
             SAME_STUDY,
         )
-    model = opened(answer.arrays, how, start.values.dtype, start, start.form)
+    model = opened(arrays, how, start.values.dtype, start, start.form)
     if not math.isfinite(float(model.values.sum())):
         raise BadReply(
             "its trained model holds numbers that are not finite",
             "lower training.learning_rate, or look at this site's images",
         )
     return model
+
+
+def trained_reply(answer: Message, start: Model, how: Encoding, asked: LocalRequest) -> Reply:
+    """All that a client replies to LocalTrain: what was asked for, and no more."""
+    told: dict[str, float] = {name: number(answer, name) for name in asked.tell}
+    for name, value in told.items():
+        if not value > 0:
+            raise BadReply(f"its {name} is {value:g}", SAME_STUDY)
+    if asked.probe:
+        told["probe"] = number(answer, "probe")
+    back = {k.removeprefix(BACK): a for k, a in answer.arrays.items() if k.startswith(BACK)}
+    if set(back) != set(asked.rule.returns):
+        raise BadReply(f"sent {_names(answer)} where {asked.rule.returns} was asked for")
+    wanted = ((asked.length,), start.values.dtype)
+    for what, vector in back.items():
+        if (vector.shape, vector.dtype) != wanted or not bool(torch.isfinite(vector).all()):
+            raise BadReply(f"its {what} is not {asked.length} finite numbers", SAME_STUDY)
+    return Reply(trained_model(answer, start, how), number(answer, "loss"), told, back)
 
 
 def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from autofedavg.algorithm import Round, among
+from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model, model_for
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import Settings
 from autofedavg.core.site import Facts
+from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
 
 
@@ -49,6 +50,10 @@ class Method(Settings):
         """The layers that alpha has a weight each for; empty with one weight per client."""
         return ()
 
+    def local(self, layout: Layout) -> LocalRequest:
+        """What it asks of LocalTrain besides the model: its local rule, and what is to be told."""
+        return LocalRequest()
+
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         """What round t asks of a client: a site on another machine answers this and no more.
 
@@ -56,7 +61,7 @@ class Method(Settings):
             By call, the plain values of each of its messages, without `t`, `T` and what the port
             adds; `evaluate` where there is one predictor for all sites to validate.
         """
-        return {"local_train": [{}], "evaluate": [{}]}
+        return {"local_train": [self.local(layout).facts()], "evaluate": [{}]}
 
     def calls(self, T: int, layout: Layout) -> Counter[str]:
         """How many messages each call sends a client in T rounds."""
@@ -85,17 +90,6 @@ def even_weights(federation: Federation) -> Tensor:
     return torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
 
 
-def fed_avg(
-    federation: Federation, alpha: Callable[[int], Tensor], T: int, start: Round, mu: float = 0.0
-) -> Iterator[Round]:
-    """FedAvg: Algorithm 1 with given weights alpha(t); mu > 0 adds FedProx's local term."""
-    w = start.w
-    for t in range(start.t + 1, T + 1):
-        w_k, losses = federation.local_train(t, w, T=T, mu=mu)
-        w = federation.as_sent(w_k.combine(among(alpha(t), federation, w_k)))
-        yield Round(t, w, None, alpha(t), w_k, losses)
-
-
 def own_models(federation: Federation, w: Model | Bank) -> Bank:
     """A bank that gives every client the model it goes on from."""
     return Bank.gather({name: model_for(w, name) for name in federation.names})
@@ -115,10 +109,11 @@ def train_alone(
     """
     w = start.w
     for t in range(start.t + 1, T + 1):
-        how = {"fresh": True} if fresh and t == 1 else {}
-        w_k, losses = federation.local_train(t, w, T=T, **how)
+        how: Facts = {"fresh": True} if fresh and t == 1 else {}
+        trained = federation.local_train(t, w, T=T, **how)
+        w_k = trained.w_k
         w = w_k if len(w_k.sites) == federation.K else _with_absent(federation, w_k, w)
-        yield Round(t, w, w_k=w_k, losses=losses, together=together)
+        yield Round(t, w, w_k=w_k, losses=trained.losses, together=together)
 
 
 def _with_absent(federation: Federation, w_k: Bank, before: Model | Bank) -> Bank:

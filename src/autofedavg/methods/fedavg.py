@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Literal
 
 from torch import Tensor
 
-from autofedavg.algorithm import Round
-from autofedavg.core.bank import Layout
 from autofedavg.core.constraints import Dirichlet
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
 from autofedavg.federation.port import Federation
-from autofedavg.methods.base import Method, even_weights, fed_avg, size_weights
+from autofedavg.methods.averaging import AveragingMethod
+from autofedavg.methods.base import even_weights, size_weights
 
 
-class FedAvg(Method):
+class FedAvg(AveragingMethod):
     """w = sum_k alpha_k w_k with alpha_k = n_k/n or 1/K, or drawn, as a control."""
 
     name: Literal["fedavg"] = "fedavg"
@@ -30,22 +27,11 @@ class FedAvg(Method):
         10, origin="ours: decision 40", help="rounds between two draws of random weights", ge=1
     )
 
-    def rounds(
-        self, federation: Federation, layout: Layout, T: int, start: Round
-    ) -> Iterator[Round]:
-        return fed_avg(federation, self._alpha(federation), T, start)
-
-    def _alpha(self, federation: Federation) -> Callable[[int], Tensor]:
-        """The weights of round t."""
-        if self.weights == "random":
-            return partial(self._drawn, federation)
-        fixed = size_weights(federation) if self.weights == "size" else even_weights(federation)
-        return lambda t: fixed
-
-    def _drawn(self, federation: Federation, t: int) -> Tensor:
-        """Even until the first draw, as learned weights are until they are learned."""
-        if t < self.redraw:
-            return even_weights(federation)
+    def fixed_weights(self, federation: Federation, t: int) -> Tensor:
+        if self.weights == "size":
+            return size_weights(federation)
+        if self.weights == "even" or t < self.redraw:
+            return even_weights(federation)  # random: until the first draw, as learned ones are
         gamma = Dirichlet()
         chance = federation.seeds.generator("server", Purpose.ALPHA, t // self.redraw)
         return gamma.sample(gamma.initial(federation.K), chance)

@@ -352,15 +352,15 @@ def test_an_optimiser_that_stays_in_place_is_as_good_as_a_fresh_one(settings, mu
     for rate in (0.05, 0.01, 0.02):
         for bench in (fresh, staying):
             bench.load(start)
-        wanted = fresh.train(batches(dtype=torch.float32), rate, mu)
-        found = staying.train(batches(dtype=torch.float32), rate, mu)
+        wanted = fresh.train(batches(dtype=torch.float32), rate, mu=mu)
+        found = staying.train(batches(dtype=torch.float32), rate, mu=mu)
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(staying.model().values, fresh.model().values)
     places = [tensor.data_ptr() for tensor in staying._optimiser.state()]
-    pulled = staying._start.data_ptr()
-    staying.train(batches(dtype=torch.float32), 0.1, mu)
+    pulled = {name: place.data_ptr() for name, place in staying._places.items()}
+    staying.train(batches(dtype=torch.float32), 0.1, mu=mu)
     assert places == [tensor.data_ptr() for tensor in staying._optimiser.state()]
-    assert pulled == staying._start.data_ptr()
+    assert pulled == {name: place.data_ptr() for name, place in staying._places.items()}
 
 
 def test_a_gpu_of_several_is_the_processs_own_from_then_on(monkeypatch):

@@ -85,5 +85,6 @@ def test_on_a_machine_with_a_gpu_clients_train_on_the_cpu_after_a_gradient_here(
     torch.ones(1, requires_grad=True).backward()
     with Simulator(problem, TRAINING, Seeds(0), threads=1) as transport:
         assert transport.plan == WorkerPlan(1, 1)
-        _, losses = Federation(transport).local_train(1, problem.initial(Seeds(0))[0], T=1)
+        trained = Federation(transport).local_train(1, problem.initial(Seeds(0))[0], T=1)
+        losses = trained.losses
     assert set(losses) == {"A", "B", "C"}

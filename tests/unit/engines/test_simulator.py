@@ -225,7 +225,7 @@ def everything_asked(problem, workers):
     with simulate(problem, workers) as transport:
         federation = Federation(transport)
         federation.training_over = True
-        bank, _ = federation.local_train(1, w0, T=1)
+        bank = federation.local_train(1, w0, T=1).w_k
         scores = federation.evaluate(w0, "test")
         local = federation.validate_local(1, bank, METRIC)
         account = federation.take_account()
@@ -271,7 +271,7 @@ def test_a_lost_shelf_in_the_simulator_is_filled_again(workers):
 
     def stepped(transport, forget):
         federation = Federation(Swallowing(transport) if forget else transport)
-        bank, _ = federation.local_train(1, w0, T=1)
+        bank = federation.local_train(1, w0, T=1).w_k
         federation.share_models(1, bank)
         return federation.update_beta(1, 1, beta, **plan.message(1))
 
@@ -284,8 +284,8 @@ def test_gathering_the_bank_copies_nothing(problem):
     w0, _ = problem.initial(Seeds(7))
     with simulate(problem, 1) as transport:
         federation = Federation(transport)
-        first, _ = federation.local_train(1, w0, T=2)
-        again, _ = federation.local_train(2, w0, T=2)
+        first = federation.local_train(1, w0, T=2).w_k
+        again = federation.local_train(2, w0, T=2).w_k
         assert first.values.data_ptr() == again.values.data_ptr()
 
 
@@ -505,7 +505,7 @@ def test_workers_answer_even_if_this_process_has_used_threads(problem):
         )
         w0, _ = wide.initial(Seeds(7))
         with simulate(wide, 2) as transport:
-            bank, _ = Federation(transport, exchange=Exchange(deadline=60)).local_train(1, w0, T=1)
+            bank = Federation(transport, exchange=Exchange(deadline=60)).local_train(1, w0, T=1).w_k
         assert bank.sites == ("A", "B", "C")
     finally:
         torch.set_num_threads(before)
@@ -526,7 +526,7 @@ def test_the_log_says_who_is_waited_for(monkeypatch, caplog):
         stuck = transport._workers[1]
         os.kill(stuck._process.pid, signal.SIGSTOP)
         threading.Timer(1.0, os.kill, (stuck._process.pid, signal.SIGCONT)).start()
-        bank, _ = Federation(transport).local_train(1, w, T=1)
+        bank = Federation(transport).local_train(1, w, T=1).w_k
     assert bank.sites == ("A", "B", "C")
     asked = f"local_train: waiting for {', '.join(stuck.names)}, "
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith(asked)]

@@ -17,7 +17,7 @@ from autofedavg.engines.simulator import stacking as stacked
 from autofedavg.engines.simulator.stacking import StackedGroup, group_of, why_not_together
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.client_state import ClientState
-from autofedavg.federation.messages import KNOWN, Message, arrays_of
+from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 
@@ -87,7 +87,7 @@ class PlainStack:
         for k, steps in work.items():
             bench = self.clients[k].trainer
             bench.load(Model(self.models[k], no_counters(CPU)))
-            losses[k] = bench.train(self.batches(k, steps), how[0], how[3])
+            losses[k] = bench.train(self.batches(k, steps), how[0], mu=how[3])
             self.models[k] = bench.model().values
         return losses
 
@@ -132,7 +132,17 @@ def asked(clients, **facts) -> dict[str, Message]:
     return {name: Message(arrays_of(w), {"t": 1, "T": 5} | facts) for name in clients}
 
 
-@pytest.mark.parametrize("facts", [{}, {"mu": 0.5}, {"rate": 0.1}, {"up": "bfloat16"}], ids=str)
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"rule": {"name": "prox", "mu": 0.5}},
+        {"rate": 0.1},
+        {"up": "bfloat16"},
+        {"tell": ["steps", "reach"]},
+    ],
+    ids=str,
+)
 def test_answers_are_those_of_clients_who_work_alone(group, facts) -> None:
     alone = clients_of()
     messages = asked(alone, **facts)
@@ -160,25 +170,25 @@ def test_rounds_one_after_another_have_their_own_batches(group) -> None:
 
 def test_those_who_are_asked_otherwise_train_apart(group) -> None:
     messages = asked(group._clients)
-    messages["b"] = asked(group._clients, mu=0.1)["b"]
+    messages["b"] = asked(group._clients, rule={"name": "prox", "mu": 0.1})["b"]
     messages["c"] = Message({}, {"t": 1, "T": 5, "sent": {"coding": "same", "digest": "?"}})
     answers = group.answer("local_train", messages)
     assert answers["c"].facts == {"missing": True}
     assert [(who, how[3]) for who, how in group._made.calls] == [([0], 0.0), ([1], 0.1)]
 
 
-def test_a_request_that_says_more_than_the_stack_knows_goes_to_the_clients(
-    group, caplog, monkeypatch
-) -> None:
-    known = KNOWN["local_train"] | {"rule"}
-    monkeypatch.setitem(KNOWN, "local_train", known)
+def test_a_local_rule_that_the_stack_does_not_know_goes_to_the_clients(group, caplog) -> None:
     alone = clients_of()
-    messages = asked(alone, rule="scaffold")
+    messages = asked(alone, rule={"name": "shift"})
+    length = next(iter(alone.values())).trainer.layout.trainable
+    for name, message in messages.items():
+        shift = {"along/shift": torch.full((length,), 0.01)}
+        messages[name] = Message({**message.arrays, **shift}, message.facts)
     with caplog.at_level("INFO", logger="autofedavg"):
         for _ in range(2):
             answers = group.answer("local_train", messages)
     assert not group._made.calls
-    assert caplog.text.count("clients train one after another") == 1
+    assert caplog.text.count("clients train one after another by the local rule 'shift'") == 1
     for name, message in ClientGroup(alone).answer("local_train", messages).items():
         assert torch.equal(answers[name].arrays["values"], message.arrays["values"])
 
@@ -217,7 +227,7 @@ class FormedStack(PlainStack):
         for k, steps in work.items():
             bench = self.clients[k].trainer.variant(GROWN, TRAINING)
             bench.load(Model(self.models[k], no_counters(CPU), GROWN))
-            losses[k] = bench.train(self.batches(k, steps), how[0], how[3])
+            losses[k] = bench.train(self.batches(k, steps), how[0], mu=how[3])
             self.models[k] = bench.model().values
         return losses
 

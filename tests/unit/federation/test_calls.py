@@ -107,7 +107,7 @@ def test_the_time_limit_of_a_call_covers_its_retries(problem, w0):
 def test_after_the_deadline_nobody_is_asked_again(problem, w0):
     transport = FlakyFleet(problem, [Fault("B", "local_train", "late")])
     federation = Federation(transport, quorum=2, exchange=Exchange(deadline=0.05, retries=9))
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     assert bank.sites == ("A", "C")
     (event,) = federation.take_events()
     assert (event["what"], event["reason"]) == ("lost", "no answer within 0.05 s")
@@ -118,8 +118,10 @@ def test_after_the_deadline_nobody_is_asked_again(problem, w0):
 def test_a_site_that_is_lost_once_is_asked_again_and_nothing_changes(problem, w0):
     transport = FlakyFleet(problem, [Fault("B", "local_train", "lost", times=1)])
     federation = Federation(transport)
-    bank, losses = federation.local_train(1, w0, T=1)
-    whole, same = Federation(DirectFleet(problem)).local_train(1, w0, T=1)
+    trained = federation.local_train(1, w0, T=1)
+    bank, losses = trained.w_k, trained.losses
+    trained = Federation(DirectFleet(problem)).local_train(1, w0, T=1)
+    whole, same = trained.w_k, trained.losses
     assert torch.equal(bank.values, whole.values)
     assert losses == same
     assert list(losses) == ["A", "B", "C"]
@@ -142,7 +144,7 @@ def test_an_event_says_where_what_and_why(problem, w0, caplog):
     caplog.set_level(logging.INFO, logger="autofedavg")
     transport = FlakyFleet(problem, [Fault("B", "update_beta", "lost", s=2)])
     federation = Federation(transport, quorum=2, exchange=Exchange(retries=0))
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     federation.share_models(1, bank)
     assert federation.take_events() == []
     for s in (1, 2, 3):
@@ -187,7 +189,7 @@ def test_calls_without_a_round_say_none(problem, w0):
 def test_a_call_has_a_quorum_of_its_own(problem, w0):
     transport = DirectFleet(problem, intercept=lose("B", verb="validate_local"))
     federation = Federation(transport, exchange=Exchange(quorums={"validate_local": 2}))
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     assert list(federation.validate_local(1, bank, METRIC)) == ["A", "C"]
     assert federation.quorum == 2
     transport.intercept = lose("B", verb="local_train")
@@ -223,14 +225,14 @@ def test_unless_it_is_asked_to_go_on_with_fewer(problem, w0):
 
 
 def trained(federation, w0):
-    bank, _ = federation.local_train(1, w0, T=2)
+    bank = federation.local_train(1, w0, T=2).w_k
     federation.share_models(1, bank)
     return bank
 
 
 def calls_of(federation, w0, bank):
     return {
-        "local_train": lambda: federation.local_train(2, w0, T=2)[1],
+        "local_train": lambda: federation.local_train(2, w0, T=2).losses,
         "update_beta": lambda: federation.update_beta(1, 1, BETA, **HOW),
         "differentiate": lambda: federation.differentiate(
             1, 1, w0, bank.sites, w0.values.numel(), mode="eval", data="validation"
@@ -346,7 +348,7 @@ def test_a_site_that_cannot_keep_models_is_told_so(problem, w0):
 @pytest.mark.parametrize("missing", ["A", [1], ["A", "Z"], {"A": 1}, [["A"]]])
 def test_nonsense_about_what_is_missing_is_refused(problem, w0, missing):
     federation = Federation(DirectFleet(problem))
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     federation.transport.intercept = forge("B", "share_models", Message({}, {"missing": missing}))
     with pytest.raises(FederationError, match=r"client B, share_models, round 1: says it misses"):
         federation.share_models(1, bank)
@@ -420,7 +422,7 @@ def test_no_answer_to_shared_models_breaks_more_than_its_own_part(answer):
     w0, _ = problem.initial(Seeds(7))
     transport = DirectFleet(problem)
     federation = Federation(transport, quorum=2, exchange=Exchange(bad_answers="drop", retries=0))
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     transport.intercept = lambda verb, site, note: (
         (NoReply("x") if answer is None else answer)
         if (verb, site) == ("share_models", "B")

@@ -37,7 +37,7 @@ def requests(problem, **settings):
     w0, layout = problem.initial(Seeds(7))
     transport = DirectFleet(problem)
     federation = Federation(transport)
-    w_k, _ = federation.local_train(1, w0, T=2)
+    w_k = federation.local_train(1, w0, T=2).w_k
     federation.share_models(1, w_k)
     plan = AutoFedAvg(**settings).plan(layout, 2)
     federation.update_beta(1, 1, plan.gamma.initial(2), **plan.message(1))

@@ -77,7 +77,7 @@ def test_repeating_a_request_gives_the_same_answer(data, t, verb, mode, constrai
     federation = Federation(transport)
     w0, layout = problem.initial(Seeds(7))
     plan = AutoFedAvg(constraint=constraint, mode=mode, S=S, steps_per_message=m).plan(layout, 1)
-    bank, _ = federation.local_train(t, w0, T=t)
+    bank = federation.local_train(t, w0, T=t).w_k
     federation.share_models(t, bank)
     for s in plan.steps:
         federation.update_beta(t, s, plan.gamma.initial(2), **plan.message(s))
@@ -129,7 +129,7 @@ def test_one_step_a_message_is_algorithm_1_walked_back_by_autograd(
     federation = Federation(transport)
     w0, layout = problem.initial(Seeds(7))
     plan = method.plan(layout, 1)
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     beta = plan.gamma.initial(3, plan.layers.P if plan.layers else None)
     found = learn_agg_weight(federation, plan, 1, bank, beta)
     wanted = by_autograd(transport.clients, plan, bank, beta)

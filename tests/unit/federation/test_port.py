@@ -5,9 +5,11 @@ import torch
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
+from autofedavg.core.local_rules import Prox
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation.client_state import ClientState
+from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -34,7 +36,7 @@ def w0(problem):
 
 def ready(federation, w0):
     """A federation whose clients have trained round 1 and hold all models."""
-    bank, _ = federation.local_train(1, w0, T=2)
+    bank = federation.local_train(1, w0, T=2).w_k
     federation.share_models(1, bank)
     return bank
 
@@ -60,7 +62,8 @@ def test_the_order_holds_whatever_the_engine_s_roster(problem):
             return dict(reversed(super().ask(verb, messages, within).items()))
 
     federation = Federation(Backwards(problem))
-    bank, losses = federation.local_train(1, problem.initial(Seeds(7))[0], T=1)
+    trained = federation.local_train(1, problem.initial(Seeds(7))[0], T=1)
+    bank, losses = trained.w_k, trained.losses
     assert federation.names == bank.sites == tuple(losses) == ("A", "B", "C")
 
 
@@ -80,12 +83,17 @@ def test_the_time_limit_is_handed_to_the_engine(problem, w0):
 
 
 def test_everybody_starts_from_w_and_says_its_loss(federation, transport, w0):
-    bank, losses = federation.local_train(1, w0, T=5, mu=0.5)
+    trained = federation.local_train(1, w0, T=5, request=LocalRequest(Prox(mu=0.5)))
+    bank, losses = trained.w_k, trained.losses
     assert all(
         torch.equal(message.arrays["values"], w0.values)
         for message in transport.sent("local_train")
     )
-    assert transport.sent("local_train", "A")[0].facts == {"t": 1, "T": 5, "mu": 0.5}
+    assert transport.sent("local_train", "A")[0].facts == {
+        "t": 1,
+        "T": 5,
+        "rule": {"name": "prox", "mu": 0.5},
+    }
     assert bank.values.shape == (3, w0.values.numel())
     assert all(0 < loss < 5 for loss in losses.values())
 
@@ -122,9 +130,10 @@ def test_an_engine_that_says_nothing_of_a_client_has_lost_it(problem, w0):
 
 def test_with_a_quorum_the_call_goes_on_over_those_that_answered(problem, w0):
     transport = DirectFleet(problem, intercept=lose("B", verb="local_train"))
-    bank, losses = Federation(transport, quorum=2).local_train(1, w0, T=1)
+    trained = Federation(transport, quorum=2).local_train(1, w0, T=1)
+    bank, losses = trained.w_k, trained.losses
     assert bank.sites == tuple(losses) == ("A", "C")
-    whole, _ = Federation(DirectFleet(problem)).local_train(1, w0, T=1)
+    whole = Federation(DirectFleet(problem)).local_train(1, w0, T=1).w_k
     assert torch.equal(bank.values, whole.values[[0, 2]])
 
 
@@ -137,7 +146,7 @@ def test_below_the_quorum_the_call_stops_naming_the_first_that_is_missing(proble
 def test_the_models_go_to_those_that_trained_only(problem, w0):
     transport = DirectFleet(problem, intercept=lose("B", verb="local_train"))
     federation = Federation(transport, quorum=2)
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     federation.share_models(1, bank)
     stepped = federation.update_beta(1, 1, float64([0.0, 0.0]), **HOW)
     assert list(stepped) == ["A", "C"]
@@ -148,7 +157,7 @@ def test_the_models_go_to_those_that_trained_only(problem, w0):
 def test_a_client_that_sat_out_a_round_is_not_asked_to_validate_it(problem, w0):
     transport = DirectFleet(problem, intercept=lose("B", verb="local_train"))
     federation = Federation(transport, quorum=2)
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     assert list(federation.validate_local(1, bank, METRIC)) == ["A", "C"]
     assert not transport.sent("validate_local", "B")
 
@@ -156,7 +165,7 @@ def test_a_client_that_sat_out_a_round_is_not_asked_to_validate_it(problem, w0):
 @pytest.mark.parametrize("verb", ["evaluate", "validate_local"])
 def test_scores_are_of_those_that_answered(problem, w0, verb):
     federation = Federation(DirectFleet(problem, intercept=lose("A", verb=verb)), quorum=1)
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     if verb == "evaluate":
         assert list(federation.evaluate(w0, "validation").by_site(METRIC)) == ["B", "C"]
     else:
@@ -198,7 +207,7 @@ def test_a_client_that_lost_the_models_is_sent_them_again_and_nothing_changes(ne
 def test_a_client_that_missed_the_models_is_sent_all_of_them(problem, w0):
     transport = DirectFleet(problem, intercept=lose("B", verb="share_models"))
     federation = Federation(transport, quorum=2)
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     federation.share_models(1, bank)
     transport.intercept = lambda verb, site, message: None
     assert list(federation.update_beta(1, 1, BETA, **HOW)) == ["A", "B", "C"]
@@ -351,7 +360,7 @@ def test_a_score_that_is_not_finite_is_refused(federation, transport, w0):
 
 
 def test_a_local_score_that_is_not_finite_is_refused(federation, transport, w0):
-    bank, _ = federation.local_train(1, w0, T=1)
+    bank = federation.local_train(1, w0, T=1).w_k
     transport.intercept = forge("B", "validate_local", Message({}, {"score": float("nan")}))
     with pytest.raises(FederationError, match="client B, validate_local"):
         federation.validate_local(1, bank, METRIC)
@@ -471,7 +480,7 @@ def test_every_call_may_be_repeated(federation, w0):
     steps = federation.update_beta(1, 1, BETA, **HOW)
     scores = federation.evaluate(w0, "validation")
     local = federation.validate_local(1, bank, METRIC)
-    assert torch.equal(federation.local_train(1, w0, T=2)[0].values, first)
+    assert torch.equal(federation.local_train(1, w0, T=2).w_k.values, first)
     federation.share_models(1, bank)
     again = federation.update_beta(1, 1, BETA, **HOW)
     assert all(torch.equal(steps[name], again[name]) for name in "ABC")

@@ -57,7 +57,7 @@ def carried(transport, verb, site=None):
 def begun(transport, exchange=None, **more):
     federation = Federation(transport, exchange=exchange or Exchange(), **more)
     w0, _ = transport.problem.initial(Seeds(7))
-    bank, _ = federation.local_train(1, w0, T=2)
+    bank = federation.local_train(1, w0, T=2).w_k
     return federation, bank
 
 
@@ -145,7 +145,7 @@ def test_a_site_whose_model_is_changed_on_its_way_is_sent_the_server_s(problem):
     digest = transport.sent("share_models", "B")[0].facts["digest"]
     for name in "ABC":
         assert torch.equal(transport.clients[name].client_state.bank(digest).values, bank.values)
-    again, _ = federation.local_train(2, bank["A"], T=2)
+    again = federation.local_train(2, bank["A"], T=2).w_k
     federation.share_models(2, again)
     assert carried(transport, "share_models", "B")[2:] == [["A", "B", "C"]]
     assert carried(transport, "share_models", "A")[1:] == [["B", "C"]]
@@ -157,7 +157,7 @@ def test_a_site_that_restarted_is_not_taken_for_one_with_a_filter(problem):
     transport.clients["B"].client_state = ClientState()
     federation.share_models(1, bank)
     assert carried(transport, "share_models", "B") == [["A", "C"], ["B"]]
-    again, _ = federation.local_train(2, bank["A"], T=2)
+    again = federation.local_train(2, bank["A"], T=2).w_k
     federation.share_models(2, again)
     assert carried(transport, "share_models", "B")[2:] == [["A", "C"]]
 
@@ -199,7 +199,7 @@ def test_a_site_with_a_filter_is_sent_the_server_s_model_to_validate_at_once(pro
     transport = DirectFleet(problem, intercept=rounded)
     federation, bank = begun(transport, remote=True)
     federation.validate_local(1, bank, METRIC)
-    again, _ = federation.local_train(2, bank["A"], T=2)
+    again = federation.local_train(2, bank["A"], T=2).w_k
     federation.validate_local(2, again, METRIC)
     assert [sorted(n.arrays) for n in transport.sent("validate_local", "B")] == [
         [],
@@ -220,7 +220,7 @@ def test_server_and_clients_hold_the_same_bits(problem, exchange):
     w, layout = problem.initial(Seeds(7))
     plan = AutoFedAvg(S=2).plan(layout, 3)
     for t in (1, 2, 3):
-        bank, _ = federation.local_train(t, w, T=3)
+        bank = federation.local_train(t, w, T=3).w_k
         for name in "ABC":
             assert transport.clients[name].client_state.own().digest() == bank[name].digest()
         federation.share_models(t, bank)
@@ -327,7 +327,7 @@ def test_bytes_are_counted_as_they_travel():
         w, layout = problem.initial(Seeds(7))
         for t in (1, 2, 3):
             federation.take_account()
-            bank, _ = federation.local_train(t, w, T=3)
+            bank = federation.local_train(t, w, T=3).w_k
             w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
             federation.evaluate(w, "validation")
         account = federation.take_account()
@@ -348,10 +348,10 @@ def test_a_site_without_the_reference_is_sent_the_whole_model(problem, verb):
     transport = DirectFleet(problem)
     federation = Federation(transport, exchange=Exchange(down="difference"))
     w, layout = problem.initial(Seeds(7))
-    bank, _ = federation.local_train(1, w, T=2)
+    bank = federation.local_train(1, w, T=2).w_k
     w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
     calls = {
-        "local_train": lambda: federation.local_train(2, w, T=2)[1],
+        "local_train": lambda: federation.local_train(2, w, T=2).losses,
         "evaluate": lambda: federation.evaluate(w, "validation").by_site(METRIC),
         "differentiate": lambda: {
             k: g.tolist()
@@ -374,7 +374,7 @@ def test_a_reference_with_other_bits_is_not_built_upon(problem):
     transport = DirectFleet(problem)
     federation = Federation(transport, exchange=Exchange(down="difference"))
     w, _ = problem.initial(Seeds(7))
-    bank, _ = federation.local_train(1, w, T=2)
+    bank = federation.local_train(1, w, T=2).w_k
     w = federation.as_sent(bank.combine(float64([0.2, 0.3, 0.5])))
     client_state = transport.clients["B"].client_state
     digest = transport.sent("local_train", "B")[0].facts["sent"]["digest"]

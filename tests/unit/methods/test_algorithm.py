@@ -15,7 +15,7 @@ from autofedavg.core.plan import Plan
 from autofedavg.core.problem import Problem
 from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from autofedavg.methods.base import fed_avg
+from autofedavg.methods.averaging import AveragingMethod
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.local_only import LocalOnly
 from toy import (
@@ -266,7 +266,11 @@ def test_a_run_in_bf16_keeps_models_in_float32_and_beta_in_float64(method):
 
 def test_fixed_weights_need_not_be_even(problem):
     transport = DirectFleet(problem)
-    w0, _ = problem.initial(transport.seeds)
-    alpha = float64([1.0, 0.0, 0.0])
-    (only,) = fed_avg(Federation(transport), lambda t: alpha, 1, Round(0, w0))
+    w0, layout = problem.initial(transport.seeds)
+
+    class Only(AveragingMethod):
+        def fixed_weights(self, federation, t):
+            return float64([1.0, 0.0, 0.0])
+
+    (only,) = Only().rounds(Federation(transport), layout, 1, Round(0, w0))
     assert torch.equal(only.w.values, only.w_k["A"].values)

@@ -138,4 +138,4 @@ class Policy:
 def method_values(verb: str, facts: Facts) -> Facts:
     """The values of a request that are the method's or the run's, not the port's own."""
     port = KNOWN[verb] & PORT_VALUES
-    return {k: v for k, v in facts.items() if k not in port and (k, v) != ("mu", 0.0)}
+    return {k: v for k, v in facts.items() if k not in port}

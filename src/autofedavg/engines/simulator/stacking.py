@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from autofedavg.core.constraints import constraint
 from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.forms import Form, reshaped
 from autofedavg.core.layout import no_counters
+from autofedavg.core.local_rules import Plain, Prox
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.stacked.layers import Layer, fits, layers_of
 from autofedavg.engines.simulator.stacked.samples import Samples
 from autofedavg.engines.simulator.stacked.schedule import slots_for
-from autofedavg.federation.client import Client, ClientGroup, LocalTraining
+from autofedavg.federation.client import Client, ClientGroup
+from autofedavg.federation.local_training import LocalTraining
 from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.pictures import BatchPlan, PictureSite
 
@@ -37,7 +39,8 @@ MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
 # what the stack does not know it would leave out.
 TOGETHER: Mapping[str, set[str]] = {
     "local_train": {
-        "t", "T", "mu", "fresh", "rate", "passes", "weight_decay", "form", "sent", "up"
+        "t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "form",
+        "sent", "up",
     },
     "update_beta": {"t", "s", "digest", "gamma", "layers", "rate", "smoothing", "mode", "data"},
 }  # fmt: skip
@@ -117,28 +120,35 @@ class StackedGroup(ClientGroup):
         if verb == "update_beta" and known and self._alike(messages):
             return self._weigh(messages)
         if verb != "local_train" or not known:
-            if verb == "local_train" and not self._said:
-                log.info("clients train one after another: a request asks for more than the stack")
-                self._said = True
+            if verb == "local_train":
+                self._say("as a request asks for more than the stack")
             return super().answer(verb, messages)
         answers: dict[str, Message] = {}
-        alike: dict[tuple[float, float, Training, Form | None], dict[str, LocalTraining]] = {}
+        alike: dict[tuple[Any, ...], dict[str, LocalTraining]] = {}
         for name, message in messages.items():
             try:
                 job = self._clients[name].training_of(message)
                 if isinstance(job, Message):
                     answers[name] = job
                 else:
-                    alike.setdefault((job.rate, job.mu, job.training, job.form), {})[name] = job
+                    alike.setdefault((job.rate, job.rule, job.training, job.form), {})[name] = job
             except AutoFedAvgError as error:
                 answers[name] = Message({}, error_facts(error))
         for jobs in alike.values():
             answers |= self._train(jobs) if self._fits(jobs) else self._train_apart(jobs)
         return {name: answers[name] for name in messages}
 
+    def _say(self, why: str) -> None:
+        if not self._said:
+            log.info("clients train one after another %s", why)
+            self._said = True
+
     def _fits(self, jobs: Mapping[str, LocalTraining]) -> bool:
-        """Whether a network can be worked on together in the form it has there."""
+        """Whether clients can train together by this rule, with the network in this form."""
         (name, job), *_ = jobs.items()
+        if type(job.rule) not in (Plain, Prox):
+            self._say(f"by the local rule {job.rule.name!r}")
+            return False
         if job.form is None or (self._made is not None and job.form == self._form):
             return True
         layers = _layers(self._clients[name], job.form)
@@ -163,7 +173,8 @@ class StackedGroup(ClientGroup):
             stack.put(k, job.start.values)
             work[k] = self._steps(name, job.t, job.training)
             seeds[k] = client.seeds.number(name, Purpose.NETWORK, job.t)
-        how = (some.rate, some.training.momentum, some.training.weight_decay, some.mu)
+        mu = some.rule.mu if isinstance(some.rule, Prox) else 0.0
+        how = (some.rate, some.training.momentum, some.training.weight_decay, mu)
         losses = stack.train(work, seeds, how)
         # The GPU has all it needs: while it works, the next round's batches are drawn.
         kept = {key: steps for key, steps in self._ahead.items() if key[1] > some.t}

@@ -122,13 +122,14 @@ class FedMA(Method):
             stage = (t - 1) % chain.P  # from 0
             if isinstance(w, Model):
                 w = chain.cut_back(w, federation.names, memory)
-            w_k, losses = federation.local_train(t, w, T=T, **self._how(t, chain.P))
+            trained = federation.local_train(t, w, T=T, **self._how(t, chain.P))
+            w_k = trained.w_k
             if stage < chain.P - 1:
                 w, assigned = self._match(federation, chain, stage, t, w_k)
                 memory = {**memory, str(stage): assigned}
             else:
                 w = chain.close(w_k, class_weights(federation, t, chain.widths[-1]))
-            yield Round(t, w, w_k=w_k, losses=losses, memory=memory)
+            yield Round(t, w, w_k=w_k, losses=trained.losses, memory=memory)
 
     def _how(self, t: int, P: int) -> Facts:
         """How clients train in round t, one of P that make a pass."""
