@@ -23,6 +23,7 @@ CHANGES = {
     ],
     "ensemble": [{"initial": "shared"}],
     "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
+    "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
     "fedma": [
         {"gamma": 1e-9},
         {"sigma": 0.1},
@@ -35,6 +36,9 @@ CHANGES = {
         {"classifier_weight_decay": 0.5},
         {"classifier_passes": 1},
     ],
+    "fednova": [],
     "fedprox": [{"mu": 0.5}],
     "local-only": [],
+    "median": [],
+    "scaffold": [{"weights": "even"}, {"server_rate": 0.5}],
 }

@@ -73,7 +73,7 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
     with Simulator(
         given, Training(epochs=1, learning_rate=0.05), Seeds(seed), workers=1
     ) as transport:
-        federation = Federation(transport, seeds=Seeds(seed))
+        federation = Federation(transport, seeds=Seeds(seed), metric=METRIC)
         w, layout = given.initial(Seeds(seed))
         start = method.begin(federation, Round(0, w)) if state is None else state
         kept = []

@@ -60,6 +60,7 @@ class Federation(LearningCalls):
         remote: whether clients are on other machines. They are then sent the round of every
             evaluation, which they check, and the digest of the model that they validate. Models
             that lie far from all others are recorded (decision 45).
+        metric: the score that models are chosen by, for methods that weigh clients by it.
 
     Note:
         With a quorum below K the method continues with those that replied (decisions 14 and 31);
@@ -76,10 +77,12 @@ class Federation(LearningCalls):
         secret: Seeds | None = None,
         counted: bool = True,
         remote: bool = False,
+        metric: str = "",
     ) -> None:
         self.transport, self.seeds, self.exchange = transport, seeds, exchange
         self.secret = secret or seeds
-        self._counted, self._remote = counted, remote
+        self._counted, self._remote, self.metric = counted, remote, metric
+        self._validated: tuple[int, Model, Bank, Scores, dict[str, float]] | None = None
         self.sites: tuple[Site, ...] = tuple(sorted(transport.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
@@ -198,6 +201,9 @@ class Federation(LearningCalls):
         Raises:
             FederationError: the test split is asked for before training is over.
         """
+        known = self._validated
+        if known and split == "validation" and w is known[1]:
+            return known[3]
         if split == "test" and not self.training_over and not record:
             raise FederationError(
                 "the test cases stay closed until training is over",
@@ -233,6 +239,9 @@ class Federation(LearningCalls):
 
         A client that has lost its model since, or has a different one, is sent it again.
         """
+        known = self._validated
+        if known and known[0] == t and w_k is known[2]:
+            return known[4]
         facts = {"t": t, "metric": metric}
         altered = self._sharing.altered
 
@@ -259,6 +268,16 @@ class Federation(LearningCalls):
                 for name in w_k.sites
             }
         return self._calls.ask(Ask("validate_local", asked, read, t, mend=mend))
+
+    def validated(self, t: int, w: Model, w_k: Bank) -> tuple[dict[str, float], dict[str, float]]:
+        """Validation scores by site, of the global model w and of every client's own w_k.
+
+        The run asks for the same scores after the round: it is given these.
+        """
+        own = self.validate_local(t, w_k, self.metric)
+        scores = self.evaluate(w, "validation", self.metric, t=t)
+        self._validated = (t, w, w_k, scores, own)
+        return scores.by_site(self.metric), own
 
     def class_counts(self, t: int) -> dict[str, list[int] | None]:
         """Training cases per class of every client; None where a client does not know them."""

@@ -98,12 +98,15 @@ class Aggregation:
         return Model(merged, self.mean.counters)
 
     def step(self, move: Tensor) -> Model:
-        """W + move. Written around w_bar, so that a step of Delta_bar has FedAvg's bits."""
+        """The model w + move, written around w_bar: a step of Delta_bar has FedAvg's bits."""
         return self.trained_part(self.mean.values[: self.layout.trainable] + (move - self.move))
 
     def mixed(self, weights: Tensor) -> Model:
-        """W + sum_k weights_k Delta_k; the weights need not sum to one."""
-        self.record(weights)
+        """The model w + sum_k weights_k Delta_k; the weights need not sum to one.
+
+        Those recorded do.
+        """
+        self.record(weights / weights.sum())
         left, end = 1.0 - float(weights.sum()), self.layout.trainable
         values = self.w_k.combine(weights).values[:end]
         if abs(left) > 1e-12:  # what is left by rounding is nothing of w

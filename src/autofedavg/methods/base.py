@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +15,51 @@ from autofedavg.core.bank import Bank, Layout, Model, model_for
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import Settings
 from autofedavg.core.site import Facts
+from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
+
+Family = Literal[
+    "averaging",
+    "robust",
+    "server step",
+    "local correction",
+    "weights from losses and counts",
+    "weights from geometry",
+    "learned weights",
+    "personal",
+    "server data",
+    "control",
+]
+
+
+@dataclass(frozen=True)
+class About:
+    """What `list methods` and docs/methods.md say of a method.
+
+    Attributes:
+        family: what kind it is; reports group rows by it.
+        paper: authors, year and venue.
+        rule: the rule in one line.
+        fedavg: when it equals FedAvg.
+        use: when to use it.
+        needs: what it needs besides training cases.
+        keeps: what server and sites remember between rounds, in vectors of a model's length.
+    """
+
+    family: Family
+    paper: str
+    rule: str
+    fedavg: str
+    use: str
+    needs: str = ""
+    keeps: str = ""
 
 
 class Method(Settings):
     """A frozen set of settings with one verb; subclasses add a `name` and override `rounds`."""
+
+    about: ClassVar[About | None] = None
 
     @property
     def learns_on(self) -> str | None:
@@ -34,6 +75,10 @@ class Method(Settings):
         """Refuses a federation this method cannot work with."""
         if sites < 1:
             raise ConfigError("there is no site", where="method", remedy="add a site")
+
+    def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
+        """Why, with these sites, network and training, it must equal FedAvg; nothing if not."""
+        return ""
 
     def cautions(self, sites: int) -> list[str]:
         """What to know before running it between institutions, in whole sentences."""

@@ -125,6 +125,7 @@ def clients(
             seeds=seeds,
             secret=secret,
             counted=problem.counted,
+            metric=problem.metric,
         )
 
 

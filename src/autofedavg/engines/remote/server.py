@@ -104,6 +104,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
         seeds=seeds,
         secret=secret,
         remote=True,
+        metric=row.task.metric,
     )
 
     def about() -> dict[str, Any]:
