@@ -40,5 +40,5 @@ CHANGES = {
     "fedprox": [{"mu": 0.5}],
     "local-only": [],
     "median": [],
-    "scaffold": [{"weights": "even"}, {"server_rate": 0.5}],
+    "scaffold": [{"weights": "even"}],
 }

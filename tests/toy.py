@@ -256,7 +256,9 @@ def rounds_of(
     method, transport, T: int, start=None, *, quorum=None, problem=None, exchange=None
 ) -> list[Round]:
     """All rounds of a method; models are copied, since a round's bank is good for that round."""
-    federation = Federation(transport, quorum=quorum, exchange=exchange or Exchange())
+    federation = Federation(
+        transport, quorum=quorum, exchange=exchange or Exchange(), metric=METRIC
+    )
     w0, layout = (problem or transport.problem).initial(Seeds(7))
     start = start or method.begin(federation, Round(0, w0))
     kept = []

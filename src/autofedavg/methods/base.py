@@ -135,6 +135,11 @@ def even_weights(federation: Federation) -> Tensor:
     return torch.full((federation.K,), 1 / federation.K, dtype=torch.float64)
 
 
+def weights_by(what: Literal["size", "even"], federation: Federation) -> Tensor:
+    """The weights of a setting: n_k/n or 1/K."""
+    return size_weights(federation) if what == "size" else even_weights(federation)
+
+
 def own_models(federation: Federation, w: Model | Bank) -> Bank:
     """A bank that gives every client the model it goes on from."""
     return Bank.gather({name: model_for(w, name) for name in federation.names})

@@ -6,6 +6,7 @@ import torch
 from aggregations import aggregation, next_round
 from autofedavg.core.local_rules import PLAIN, Prox, reach
 from autofedavg.core.trainer import Training
+from autofedavg.federation.port import Federation
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.fedavgm import FedAvgM
 from autofedavg.methods.fednova import FedNova
@@ -96,8 +97,6 @@ def test_scaffolds_corrections_cancel_and_are_the_sites_gradients() -> None:
     c_k = done.memory["c_k"]
     moved = (w0.values - done.w_k.values)[:, : layout.trainable] / 0.1
     torch.testing.assert_close(c_k, moved, rtol=0, atol=1e-5)
-    from autofedavg.federation.port import Federation
-
     federation = Federation(transport)
     shift = method.along(federation, layout, done.memory)["shift"]
     p = method.fixed_weights(federation, 2)
