@@ -21,8 +21,10 @@ CHANGES = {
         {"objective": "size"},
         {"clip_steps": 1.0},
     ],
+    "ditto": [{"pull": 0.1}],
     "ensemble": [{"initial": "shared"}],
     "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
+    "fedavg-ft": [],
     "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
     "fedma": [
         {"gamma": 1e-9},

@@ -46,6 +46,7 @@ class Round:
     learned: bool = False
     together: bool = False  # the bank is one predictor: the mean of its members' softmax outputs
     memory: dict[str, Tensor] = field(default_factory=dict)  # further state of the method
+    personal: LocalRule | None = None  # whose personal predictors the sites have
 
 
 def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Round]:

@@ -1,7 +1,8 @@
 """Every registered method passes this battery by being registered."""
 
 import json
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pytest
@@ -66,6 +67,13 @@ def problem(network) -> Problem:
     )
 
 
+@dataclass(frozen=True)
+class Kept(Round):
+    """A round with what stays at the sites: digests, and a copy for a checkpoint."""
+
+    at_sites: tuple = ()
+
+
 def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | None = None):
     """The rounds of a method, with models copied out of the simulator's memory."""
     given = problem(NETWORKS.get(method.name, norm_net))
@@ -76,6 +84,9 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
         federation = Federation(transport, seeds=Seeds(seed), metric=METRIC)
         w, layout = given.initial(Seeds(seed))
         start = method.begin(federation, Round(0, w)) if state is None else state
+        if state is not None:
+            federation.personal = deepcopy(state.at_sites[0])
+            federation.give_back(state.at_sites[1])
         kept = []
         for done in islice(method.rounds(federation, layout, T, start), stop_after):
             held = done.w
@@ -84,14 +95,18 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
                 if isinstance(held, Model)
                 else Bank(held.sites, held.values.clone(), held.counters.clone(), held.form)
             )
-            kept.append(replace(done, w=copy, w_k=None))
+            if done.personal:
+                federation.evaluate(done.w, "validation", METRIC, personal=done.personal)
+            at_sites = (deepcopy(federation.personal), federation.copies())
+            kept.append(Kept(**vars(replace(done, w=copy, w_k=None)), at_sites=at_sites))
         return kept
 
 
-def bits(state: Round) -> tuple:
+def bits(state: Kept) -> tuple:
     numbers = [state.w.values, state.w.counters, state.alpha, state.beta, *state.memory.values()]
     return (
         state.w.form,
+        state.at_sites[0],
         *state.memory,
         *(None if n is None else n.numpy().tobytes() for n in numbers),
     )

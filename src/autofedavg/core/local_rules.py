@@ -8,6 +8,7 @@ vectors over the trainable part of the model, (D',) each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 from torch import Tensor
 
-from autofedavg.core.bank import Model
+from autofedavg.core.bank import Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, TrainingError
 from autofedavg.core.registry import Registry
 from autofedavg.core.settings import Settings
@@ -34,14 +35,24 @@ class LocalWork:
         batches: the M_k batches of the round; the same ones whenever asked.
         rate: the step size.
         vectors: what was sent along, by name.
+        kept: what the rule left at this site in the last round that it took part in.
+        seeded: starts the round's stream of random numbers again, for a second training.
         back: what the rule sends to the server, by name.
+        keep: what the rule leaves at this site.
     """
 
     start: Model
     batches: Callable[[], Iterable[Batch]]
     rate: float
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: Mapping[str, Tensor] | None = None
+    seeded: Callable[[], AbstractContextManager[None]] = nullcontext
     back: dict[str, Tensor] = field(default_factory=dict)
+    keep: dict[str, Tensor] = field(default_factory=dict)
+
+    def own(self) -> Model:
+        """The model that is kept here; the one that was sent where there is none yet."""
+        return self.start if self.kept is None else kept_model(self.kept)
 
 
 class LocalRule(Settings):
@@ -49,6 +60,7 @@ class LocalRule(Settings):
 
     name: str
     vectors: ClassVar[tuple[str, ...]] = ()  # what must be sent along
+    keeps: ClassVar[bool] = False  # whether it leaves something at the site
 
     @property
     def returns(self) -> tuple[str, ...]:
@@ -58,6 +70,10 @@ class LocalRule(Settings):
     def train(self, network: LocalTrainer, work: LocalWork) -> Tensor:
         """Trains the network, which holds the start; returns the loss of every step."""
         raise NotImplementedError
+
+    def predictor(self, layout: Layout, w: Model, kept: Mapping[str, Tensor]) -> Model:
+        """The site's personal model, from the global w and from what it keeps."""
+        return kept_model(kept)
 
     def note(self) -> Facts:
         """The rule as plain values of a message."""
@@ -108,9 +124,52 @@ class Shift(LocalRule):
         return losses
 
 
+class Keep(Plain):
+    """Plain training whose result stays at the site as its personal model."""
+
+    name: Literal["keep"] = "keep"  # type: ignore[assignment]
+    keeps: ClassVar[bool] = True
+
+    def train(self, network: LocalTrainer, work: LocalWork) -> Tensor:
+        losses = super().train(network, work)
+        work.keep = kept_arrays(network.state())
+        return losses
+
+
+class Personal(LocalRule):
+    """Ditto: besides w_k, a personal model v_k is trained with a pull mu towards the global w."""
+
+    name: Literal["personal"] = "personal"
+    keeps: ClassVar[bool] = True
+    mu: float
+
+    def train(self, network: LocalTrainer, work: LocalWork) -> Tensor:
+        losses = network.train(work.batches(), work.rate)
+        result = network.model()
+        with work.seeded():
+            network.load(work.own())
+            anchor = work.start.values[: network.layout.trainable]
+            network.train(work.batches(), work.rate, mu=self.mu, anchor=anchor)
+        work.keep = kept_arrays(network.model())
+        network.load(result)
+        return losses
+
+
+def kept_arrays(model: Model) -> dict[str, Tensor]:
+    """A model as what a site keeps."""
+    return {"values": model.values, "counters": model.counters}
+
+
+def kept_model(kept: Mapping[str, Tensor]) -> Model:
+    """What `kept_arrays` was given."""
+    return Model(kept["values"], kept["counters"])
+
+
 LOCAL_RULES = Registry(
     "local rule",
     {
+        "keep": "autofedavg.core.local_rules:Keep",
+        "personal": "autofedavg.core.local_rules:Personal",
         "plain": "autofedavg.core.local_rules:Plain",
         "prox": "autofedavg.core.local_rules:Prox",
         "shift": "autofedavg.core.local_rules:Shift",

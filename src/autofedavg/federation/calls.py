@@ -22,7 +22,9 @@ from autofedavg.federation.settings import Exchange
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-What = Literal["lost", "dropped", "retried", "resent", "returned", "clipped", "outlying"]
+What = Literal[
+    "lost", "dropped", "retried", "resent", "returned", "clipped", "outlying", "restarted"
+]
 MENDS = 3  # times within a call that a site may say what it lacks and be sent it
 
 
@@ -34,7 +36,7 @@ class Event:
         what: "lost": gave no answer; "retried": asked again after none; "dropped": its answer
             could not be used; "resent": sent again what it lacked; "returned": answered after it
             was lost or dropped; "clipped": its step on beta was too long; "outlying": its model is
-            far from all others.
+            far from all others; "restarted": it lost its personal model and started again.
         seconds: since the call began.
         s: the step of LearnAggWeight, where the call is one.
     """

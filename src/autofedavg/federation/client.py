@@ -1,4 +1,4 @@
-"""One institution, on any engine: it answers seven kinds of request from its own data.
+"""One institution, on any engine: it answers requests from its own data.
 
 A reply is a function of the request, this site's data and the client's state; randomness comes from
 (seed, site, purpose, round, step). So a request may be repeated, and a client that died and came
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from autofedavg import algorithm
-from autofedavg.core.bank import Bank, Model
+from autofedavg.core.bank import Model
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import constraint
-from autofedavg.core.ensemble import Ensemble
 from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, error_facts
 from autofedavg.core.forms import form_of
 from autofedavg.core.local_rules import LocalWork, rule_of
-from autofedavg.core.problem import CaseScore, LocalData
+from autofedavg.core.problem import LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer
+from autofedavg.federation.client_scoring import MISSING, ScoringClient
 from autofedavg.federation.client_state import ClientState, received
 from autofedavg.federation.encoding import opened, packed
 from autofedavg.federation.local_training import (
@@ -35,11 +35,11 @@ from autofedavg.federation.local_training import (
     tell_of,
     vectors_of,
 )
-from autofedavg.federation.messages import Message, arrays_of, model_of, refuse_unknown
+from autofedavg.federation.messages import Message, arrays_of, refuse_unknown
 from autofedavg.federation.share_models import assembled
 
 
-class Client:
+class Client(ScoringClient):
     """One institution.
 
     Args:
@@ -58,8 +58,8 @@ class Client:
         seeds: Seeds,
         client_state: ClientState,
     ) -> None:
-        self.site, self.data, self.trainer = site, data, trainer
-        self.seeds, self.client_state = seeds, client_state
+        super().__init__(site, data, trainer, client_state)
+        self.seeds = seeds
         data.settle(trainer.device)
 
     def answer(self, verb: str, message: Message) -> Message:
@@ -88,11 +88,13 @@ class Client:
         else:
             sent = received(message, self.client_state, self.trainer.layout.dtype)
             if sent is None:
-                return Message({}, {"missing": True})
+                return MISSING
             start = sent
         t = int(how["t"])
         place = f"client {self.site}, local_train, round {t}"
         rule = rule_of(how.get("rule"), place)
+        if how.get("kept") and how["kept"] not in self.client_state.kept.states:
+            return Message({}, {"missing": True, "kept": True})
         return LocalTraining(
             t,
             start,
@@ -104,6 +106,8 @@ class Client:
             how.get("up", "float32"),
             {"probe": self._probed(t, start, how["probe"])} if "probe" in how else {},
             tell_of(how, place),
+            how.get("kept", ""),
+            tuple(how.get("hold", ())),
         )
 
     def train(self, job: LocalTraining) -> Message:
@@ -112,7 +116,14 @@ class Client:
         def batches() -> Iterable[Batch]:
             return self.data.train_batches(self.seeds, job.t, job.training)
 
-        work = LocalWork(job.start, batches, job.rate, job.vectors)
+        work = LocalWork(
+            job.start,
+            batches,
+            job.rate,
+            job.vectors,
+            self.client_state.kept.states.get(job.kept),
+            lambda: self._seeded(Purpose.NETWORK, job.t),
+        )
         with self._seeded(Purpose.NETWORK, job.t):
             trainer = self.trainer.variant(job.form, job.training)
             model, losses = algorithm.local_train(trainer, job.rule, work)
@@ -133,7 +144,19 @@ class Client:
             self.client_state.keep_own(
                 opened(arrays, job.up, model.values.dtype, job.start, job.form)
             )
+        if work and work.keep:
+            facts["kept"] = self.client_state.kept.keep(work.keep)
+            self.client_state.kept.hold({job.kept, facts["kept"], *job.hold})
         return Message(reply_arrays(arrays, work) if work else arrays, facts)
+
+    def export_state(self, message: Message) -> Message:
+        """In a simulation: copies of what stays at this site."""
+        return self.client_state.kept.message(message.facts["digests"])
+
+    def import_state(self, message: Message) -> Message:
+        """In a simulation that is resumed: what this site had kept."""
+        self.client_state.kept.read(message)
+        return Message()
 
     def _probed(self, t: int, w: Model, how: Facts) -> float:
         """The mean loss of a model on mini-batches of a split."""
@@ -158,7 +181,7 @@ class Client:
         t, first = int(how["t"]), int(how["s"])
         bank = self.client_state.bank(how["digest"])
         if bank is None:
-            return Message({}, {"missing": True})
+            return MISSING
         gamma, losses = constraint(how["gamma"]), []
         several = "steps" in how
         step = (BetaOptimiser(**how["optimiser"]) if several else BetaOptimiser("sgd", 1.0)).start()
@@ -183,7 +206,7 @@ class Client:
         t, s = int(how["t"]), int(how["s"])
         w = received(message, self.client_state, self.trainer.layout.dtype)
         if w is None:
-            return Message({}, {"missing": True})
+            return MISSING
         if not self.trainer.layout.holds(w):
             raise TrainingError(
                 f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
@@ -195,59 +218,6 @@ class Client:
             gradient, loss = self.trainer.differentiate(w, x, how["mode"])
         value = self._checked(loss.reshape(1), f"differentiate, round {t}", s)
         return Message({"gradient": gradient.clone()}, {"loss": value})
-
-    def evaluate(self, message: Message) -> Message:
-        w: Model | Bank | None
-        if members := message.facts.get("sites"):
-            form = form_of(message.facts.get("form"))
-            w = Bank.gather({name: model_of(message.arrays, name, form) for name in members})
-        else:
-            w = received(message, self.client_state, self.trainer.layout.dtype)
-        if w is None:
-            return Message({}, {"missing": True})
-        scores = self._score(w, message.facts["split"])
-        return Message({}, {"scores": [list(score) for score in scores]})
-
-    def validate_local(self, message: Message) -> Message:
-        own = self.client_state.own()
-        if message.arrays:  # it was lost, and is sent again
-            own = self.client_state.keep_own(
-                model_of(message.arrays, form=form_of(message.facts.get("form")))
-            )
-        if own is None:
-            return Message({}, {"missing": True})
-        if not message.arrays and message.facts.get("digest") not in (None, own.digest()):
-            return Message({}, {"missing": True, "altered": True})
-        scores = self._score(own, "validation")
-        metric = message.facts["metric"]
-        values = [score.value for score in scores if score.metric == metric]
-        if not values:
-            raise DataError(
-                f"no validation case has a score called {metric}", where=f"site {self.site}"
-            )
-        return Message({}, {"score": sum(values) / len(values)})
-
-    def class_counts(self, message: Message) -> Message:
-        count = getattr(self.data, "class_counts", None)
-        counted = count() if count is not None else None
-        return Message({}, {"classes": None if counted is None else [int(n) for n in counted]})
-
-    def _score(self, w: Model | Bank, split: str) -> list[CaseScore]:
-        trainer = self.trainer.variant(w.form)
-        network = trainer.network
-        if isinstance(w, Model):
-            trainer.load(w)
-        else:
-            here = Bank(w.sites, w.values.to(trainer.device), w.counters.to(trainer.device))
-            network = Ensemble(
-                network, [trainer.layout.state_dict(here[site]) for site in here.sites]
-            )
-        network.eval()
-        with torch.no_grad():
-            scores = self.data.score(network, split)
-        if not scores:
-            raise DataError(f"no {split} case to score", where=f"site {self.site}")
-        return scores
 
     def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
         size = self.trainer.training.batch_size

@@ -12,16 +12,18 @@ from autofedavg.core.forms import form_of
 from autofedavg.core.site import Facts
 from autofedavg.federation.encoding import opened
 from autofedavg.federation.messages import Message
+from autofedavg.federation.personal import KeptStates
 
 
 @dataclass
 class ClientState:
-    """What a site remembers: its own model, all models of a round, and the last global one."""
+    """What a site remembers: models of its own and of others, and what a local rule keeps."""
 
     _own: Model | None = None
     _bank: tuple[str, Bank] | None = field(default=None, repr=False)
     _parts: Mapping[str, Model] = field(default_factory=dict, repr=False)
     _reference: tuple[str, Model] | None = field(default=None, repr=False)
+    kept: KeptStates = field(default_factory=KeptStates, repr=False)
 
     def keep_own(self, model: Model) -> Model:
         """Keeps a copy of w_k; returns the copy."""

@@ -70,6 +70,7 @@ class Reply(NamedTuple):
     loss: float
     told: Mapping[str, float]
     back: Mapping[str, Tensor]
+    kept: str
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ class LocalTraining:
     up: Encoding
     said: Facts  # what the reply says besides the loss
     tell: tuple[Tell, ...] = ()
+    kept: str = ""  # the state that it continues from
+    hold: tuple[str, ...] = ()  # other states that it may not drop
 
     def facts(self, loss: float, steps: int) -> Facts:
         """The plain values of the reply."""

@@ -24,16 +24,19 @@ _STEP = frozenset({"t", "s", "data", "mode"})  # a step of LearnAggWeight
 
 KNOWN: Mapping[str, frozenset[str]] = {
     "local_train": _MODEL
-    | {"t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "up"},
+    | {"t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "up"}
+    | {"kept", "hold"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | {"sent"},
-    "evaluate": _MODEL | {"t", "split", "sites"},
+    "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
+    "export_state": frozenset({"digests"}),
+    "import_state": frozenset(),
 }
 # The port's own values say how models travel, and which; all others are the method's, or the run's.
-PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests"}
+PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold"}
 # A model goes with the request, with its reply, or with both. All other requests are small.
 WITH_MODELS = frozenset(
     {"differentiate", "evaluate", "local_train", "share_models", "validate_local"}

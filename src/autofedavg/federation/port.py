@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model, model_for
-from autofedavg.core.errors import FederationError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask, Calls
@@ -22,31 +21,26 @@ from autofedavg.federation.encoding import Sender
 from autofedavg.federation.local_training import Along, LocalRequest, Reply, Trained, accompanied
 from autofedavg.federation.messages import (
     Message,
-    Score,
-    Scores,
     Traffic,
     Transport,
-    arrays_of,
-    bag_of,
     facts_of,
 )
+from autofedavg.federation.personal import PersonalModels
 from autofedavg.federation.replies import (
     class_counts_of,
     lacks,
-    no_arrays,
-    number,
-    scores_of,
     trained_reply,
 )
-from autofedavg.federation.settings import Exchange
-from autofedavg.federation.steps import LearningCalls, outliers
+from autofedavg.federation.scoring_calls import ScoringCalls
+from autofedavg.federation.settings import Encoding, Exchange
+from autofedavg.federation.steps import outliers
 
 FAR = 100.0  # times the others' median
 PLAINLY = LocalRequest()
 NOTHING: Along = {}
 
 
-class Federation(LearningCalls):
+class Federation(ScoringCalls):
     """K clients in a fixed order, by site name.
 
     Args:
@@ -82,16 +76,13 @@ class Federation(LearningCalls):
         self.transport, self.seeds, self.exchange = transport, seeds, exchange
         self.secret = secret or seeds
         self._counted, self._remote, self.metric = counted, remote, metric
-        self._validated: tuple[int, Model, Bank, Scores, dict[str, float]] | None = None
+        self._validated = None
+        self.personal, self.personal_rows = PersonalModels(), {}
         self.sites: tuple[Site, ...] = tuple(sorted(transport.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
         self.training_over = False
         super().__init__(Calls(transport, self.names, quorum or 0, exchange), Sender(exchange.down))
-
-    @property
-    def K(self) -> int:
-        return len(self.sites)
 
     @property
     def quorum(self) -> int:
@@ -127,13 +118,8 @@ class Federation(LearningCalls):
         Returns:
             What those that replied have trained and told.
         """
-        start = {name: model_for(w, name) for name in self.names}
-        fresh, up = bool(how.get("fresh")), self.exchange.up
-        if up == "difference":
-            if fresh:  # a client's own initial weights are no reference that the server has
-                up = "float32"
-            elif isinstance(w, Bank):  # clients may train in its memory
-                start = {name: model.clone() for name, model in start.items()}
+        fresh = bool(how.get("fresh"))
+        start, up = self._starts(w, fresh)
         facts = {"t": t, **facts_of(w), "T": T, **request.facts(), **how}
         facts |= {} if up == "float32" else {"up": up}
         self._sender.begin(w)
@@ -147,23 +133,66 @@ class Federation(LearningCalls):
         def mend(name: str, reply: Message) -> Message | None:
             if not lacks(reply):
                 return None
-            return accompanied(self._sender.whole(start[name], facts), along, name)
+            if reply.facts.get("kept") is True:
+                return self._started_again(t, name, messages[name])
+            return accompanied(self._sender.whole(start[name], messages[name].facts), along, name)
 
-        plain = Message({}, facts)
-        messages = {
-            name: plain if fresh else self._sender.message(name, model, facts)
-            for name, model in start.items()
-        }
-        messages = {name: accompanied(sent, along, name) for name, sent in messages.items()}
+        messages = self._requests({} if fresh else start, facts, along, request.rule.keeps)
         replies = self._calls.ask(Ask("local_train", messages, read, t, mend=mend))
         self._sender.arrived(replies, w)
         trained = Trained.of(replies, request.rule)
+        if request.rule.keeps:
+            self.personal.states |= {name: reply.kept for name, reply in replies.items()}
         if isinstance(w, Model):
             if self._remote:
                 self._record_outliers(t, w, trained.w_k)
             if up == self.exchange.down == "difference":
                 self._sharing.uploaded(trained.w_k, uploads)
         return trained
+
+    def _starts(self, w: Model | Bank, fresh: bool) -> tuple[dict[str, Model], Encoding]:
+        """Every client's start, and how its model comes back."""
+        start, up = {name: model_for(w, name) for name in self.names}, self.exchange.up
+        if up == "difference":
+            if fresh:  # a client's own initial weights are no reference that the server has
+                up = "float32"
+            elif isinstance(w, Bank):  # clients may train in its memory
+                start = {name: model.clone() for name, model in start.items()}
+        return start, up
+
+    def _requests(
+        self, start: Mapping[str, Model], facts: Facts, along: Along, keeps: bool
+    ) -> dict[str, Message]:
+        """Every client's request to train: from its start, with vectors and its own state."""
+        plain, requests = Message({}, facts), {}
+        for name in self.names:
+            sent = self._sender.message(name, start[name], facts) if name in start else plain
+            sent = accompanied(sent, along, name)
+            own = {**sent.facts, **self.personal.facts(name)} if keeps else sent.facts
+            requests[name] = Message(sent.arrays, own) if keeps else sent
+        return requests
+
+    def _started_again(self, t: int, name: str, message: Message) -> Message:
+        """The request for a site that has lost what it kept: it starts from the global model."""
+        reason = "it has lost its personal model, and starts again from the global one"
+        self._calls.record("local_train", name, "restarted", reason, t)
+        self.personal.states.pop(name, None)
+        return Message(message.arrays, {**message.facts, "kept": ""})
+
+    def copies(self) -> dict[str, Mapping[str, Tensor]]:
+        """In a simulation: all that sites keep, for the run's checkpoint; elsewhere nothing."""
+        needed = {name: self.personal.needed(name) for name in self.names}
+        asked = {name: Message({}, {"digests": held}) for name, held in needed.items() if held}
+        if self._remote or not asked:
+            return {}
+        replies = self.transport.ask("export_state", asked, None)
+        return {name: r.arrays for name, r in replies.items() if isinstance(r, Message)}
+
+    def give_back(self, copies: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """In a simulation that is resumed: gives sites what they had kept."""
+        if copies and not self._remote:
+            asked = {name: Message(arrays, {}) for name, arrays in copies.items()}
+            self.transport.ask("import_state", asked, None)
 
     def _record_outliers(self, t: int, w: Model, w_k: Bank) -> None:
         """Records the sites whose models have moved much further than the others'."""
@@ -175,109 +204,6 @@ class Federation(LearningCalls):
     def as_sent(self, w: Model) -> Model:
         """A new global model as the clients will have it: w itself, but for lossy encodings."""
         return self._sender.settled(w)
-
-    def evaluate(
-        self,
-        w: Model | Bank | Mapping[str, Model],
-        split: str,
-        metric: str | None = None,
-        *,
-        record: bool = False,
-        t: int | None = None,
-    ) -> Scores:
-        """Scores one model, or a bank as one ensemble, on every client's cases of a split.
-
-        Given a model for each of some clients, every one of them scores its own. For the test
-        split `test_quorum` counts, which is all clients by default: a table without holes.
-
-        Args:
-            w: what is scored.
-            split: the cases.
-            metric: the score that every case must have; None for any.
-            record: only for the record of a round. Nothing is chosen by it, so the test split is
-                open, and the quorum is the usual one.
-            t: the round that it belongs to; T for the final test.
-
-        Raises:
-            FederationError: the test split is asked for before training is over.
-        """
-        known = self._validated
-        if known and split == "validation" and w is known[1]:
-            return known[3]
-        if split == "test" and not self.training_over and not record:
-            raise FederationError(
-                "the test cases stay closed until training is over",
-                client="all",
-                call="evaluate",
-                remedy="use the validation split to choose a model",
-            )
-        facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
-        facts |= {} if isinstance(w, Mapping) else facts_of(w)
-        if isinstance(w, Model):
-            asked = {name: self._sender.message(name, w, facts) for name in self.names}
-        elif isinstance(w, Mapping):
-            asked = {k: Message(arrays_of(own), {**facts, **facts_of(own)}) for k, own in w.items()}
-        else:
-            asked = dict.fromkeys(self.names, Message(bag_of(w), {**facts, "sites": list(w.sites)}))
-
-        def read(name: str, reply: Message) -> list[Score]:
-            site = self.sites[self._position[name]]
-            return scores_of(reply, site if self._counted else Site(name, {}), split, metric)
-
-        def mend(_: str, reply: Message) -> Message | None:
-            return self._sender.whole(w, facts) if isinstance(w, Model) and lacks(reply) else None
-
-        final = split == "test" and not record
-        needed = min(self.exchange.tested(self.K), len(asked)) if final else None
-        replies = self._calls.ask(Ask("evaluate", asked, read, needed=needed, mend=mend))
-        if isinstance(w, Model):
-            self._sender.arrived(replies, w)
-        return Scores(tuple(row for rows in replies.values() for row in rows))
-
-    def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
-        """The mean validation score of its own w_k, of every client that trained in round t.
-
-        A client that has lost its model since, or has a different one, is sent it again.
-        """
-        known = self._validated
-        if known and known[0] == t and w_k is known[2]:
-            return known[4]
-        facts = {"t": t, "metric": metric}
-        altered = self._sharing.altered
-
-        def read(_: str, reply: Message) -> float:
-            no_arrays(reply)
-            return number(reply, "score")
-
-        def whole(name: str) -> Message:
-            return Message(arrays_of(w_k[name]), {**facts, **facts_of(w_k)})
-
-        def mend(name: str, reply: Message) -> Message | None:
-            if not lacks(reply):
-                return None
-            if reply.facts.get("altered") is True:
-                altered.add(name)
-            return whole(name)
-
-        asked = dict.fromkeys(w_k.sites, Message({}, facts))
-        if self._remote:
-            asked = {
-                name: whole(name)
-                if name in altered
-                else Message({}, {**facts, "digest": w_k[name].digest()})
-                for name in w_k.sites
-            }
-        return self._calls.ask(Ask("validate_local", asked, read, t, mend=mend))
-
-    def validated(self, t: int, w: Model, w_k: Bank) -> tuple[dict[str, float], dict[str, float]]:
-        """Validation scores by site, of the global model w and of every client's own w_k.
-
-        The run asks for the same scores after the round: it is given these.
-        """
-        own = self.validate_local(t, w_k, self.metric)
-        scores = self.evaluate(w, "validation", self.metric, t=t)
-        self._validated = (t, w, w_k, scores, own)
-        return scores.by_site(self.metric), own
 
     def class_counts(self, t: int) -> dict[str, list[int] | None]:
         """Training cases per class of every client; None where a client does not know them."""

@@ -7,6 +7,7 @@ checked. What does not fit is a `BadReply` with its reason, never another error.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from autofedavg.core.site import Site
 from autofedavg.federation.encoding import Kind, kinds, opened
 from autofedavg.federation.local_training import BACK, LocalRequest, Reply
 from autofedavg.federation.messages import Message, Score
+from autofedavg.federation.personal import DIGEST
 from autofedavg.federation.settings import Encoding
 
 # Beyond it theta says nothing that a smaller one does not: a softmax is one-hot from about 40 on,
@@ -134,7 +136,16 @@ def trained_reply(answer: Message, start: Model, how: Encoding, asked: LocalRequ
     for what, vector in back.items():
         if (vector.shape, vector.dtype) != wanted or not bool(torch.isfinite(vector).all()):
             raise BadReply(f"its {what} is not {asked.length} finite numbers", SAME_STUDY)
-    return Reply(trained_model(answer, start, how), number(answer, "loss"), told, back)
+    kept = digest_in(answer.facts, "kept") if asked.rule.keeps else ""
+    return Reply(trained_model(answer, start, how), number(answer, "loss"), told, back, kept)
+
+
+def digest_in(facts: Mapping[str, Any], name: str) -> str:
+    """The digest of something that a site keeps."""
+    digest = facts.get(name)
+    if not isinstance(digest, str) or not re.fullmatch(f"[0-9a-f]{{{DIGEST}}}", digest):
+        raise BadReply(f"its digest of what it keeps is {from_outside(digest)}", SAME_STUDY)
+    return digest
 
 
 def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:

@@ -21,8 +21,10 @@ METHODS = Registry(
     "method",
     {
         "auto-fedavg": "autofedavg.methods.auto_fedavg:AutoFedAvg",
+        "ditto": "autofedavg.methods.ditto:Ditto",
         "ensemble": "autofedavg.methods.ensemble:EnsembleMethod",
         "fedavg": "autofedavg.methods.fedavg:FedAvg",
+        "fedavg-ft": "autofedavg.methods.fedavg_ft:FedAvgFineTuned",
         "fedavgm": "autofedavg.methods.fedavgm:FedAvgM",
         "fedma": "autofedavg.methods.fedma.method:FedMA",
         "fednova": "autofedavg.methods.fednova:FedNova",

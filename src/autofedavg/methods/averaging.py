@@ -8,7 +8,7 @@ buffers are averaged with p_k (decision 6).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -141,4 +141,6 @@ class AveragingMethod(Method):
             at = Aggregation(federation, layout, t, T, w, trained, fixed, memory, fixed)
             w = federation.as_sent(self.aggregate(at))
             memory = dict(at.memory)
-            yield Round(t, w, None, at.alpha, trained.w_k, trained.losses, memory=dict(memory))
+            kept = request.rule if request.rule.keeps else None
+            state = Round(t, w, None, at.alpha, trained.w_k, trained.losses, personal=kept)
+            yield replace(state, memory=dict(memory))
