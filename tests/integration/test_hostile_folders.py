@@ -16,7 +16,8 @@ from autofedavg.experiment import bounded_reader as bounded
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
-from autofedavg.monitor.serve.renderer import Renderer, build_report, find
+from autofedavg.monitor.serve.renderer import Renderer, build_report
+from autofedavg.monitor.watch.changes import find
 from folders import model_file, write_study
 
 DEEP = 100_000

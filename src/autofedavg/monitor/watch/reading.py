@@ -23,6 +23,7 @@ from autofedavg.experiment.folder import (
     run_path,
     run_paths,
 )
+from autofedavg.monitor.watch.changes import stamp
 from autofedavg.monitor.watch.state import (
     BestRound,
     Lock,
@@ -36,7 +37,6 @@ RECENT = 10  # rounds whose median is the time of a round
 LOG_LINES, LOG_BYTES = 8, 16384
 FILES = ("config.toml", "environment.json", "status.json")
 SIGNS = ("status.json", "rounds.jsonl", "log.txt")  # of life
-Stamp = tuple[int, int, int]  # a file's time in nanoseconds, size and inode
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -232,15 +232,6 @@ def _calls(lines: Lines) -> dict[str, dict[str, float]]:
             for key, value in cost.items():
                 mine[key] += value
     return sums
-
-
-def stamp(path: Path) -> Stamp:
-    """Differs whenever the file does; zeros where there is none."""
-    try:
-        about = path.stat()
-    except OSError:
-        return 0, 0, 0
-    return about.st_mtime_ns, about.st_size, about.st_ino
 
 
 def lock_of(folder: Path) -> Lock:
