@@ -6,6 +6,7 @@ import fcntl
 import math
 import statistics
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -108,14 +109,16 @@ class RunReader:
             return seen
         last = max(stamp(self.path / name)[0] for name in SIGNS)
         silent = max(0.0, time.time() - last / 1e9)
-        left = None
-        if seen.state == "running" and seen.seconds_a_round is not None and seen.T is not None:
-            left = seen.seconds_a_round * (seen.T - seen.t)
-            left -= min(silent, seen.seconds_a_round) if left else 0.0
-        lock: Lock = lock_of(self.path) if seen.state == "running" else "free"
-        if seen.state == "running" and lock == "free" and Ledger(self.path).status() != "running":
+        if seen.state != "running":
+            return replace(seen, silent=silent, lock="free")
+        lock = lock_of(self.path)
+        if lock == "free" and Ledger(self.path).status() != "running":
             self._kept = None  # it has ended since its files were read
             return self.look()
+        left = None
+        if seen.seconds_a_round is not None and seen.T is not None:
+            left = seen.seconds_a_round * (seen.T - seen.t)
+            left -= min(silent, seen.seconds_a_round) if left else 0.0
         return replace(seen, silent=silent, seconds_left=left, lock=lock)
 
 
@@ -217,21 +220,19 @@ def _pace(lines: Lines) -> float | None:
     for early, late in pairwise(lines):
         gap = float(late["time"]) - float(early["time"])
         kinds.setdefault(bool(late.get("learned")), []).append(gap)
-    total = sum(len(gaps) for gaps in kinds.values())
-    if not total:
+    if not kinds:
         return None
-    pace = sum(len(gaps) * statistics.median(gaps[-RECENT:]) for gaps in kinds.values()) / total
-    return max(0.0, pace)
+    total = sum(len(gaps) * statistics.median(gaps[-RECENT:]) for gaps in kinds.values())
+    return max(0.0, total / (len(lines) - 1))
 
 
 def _calls(lines: Lines) -> dict[str, dict[str, float]]:
-    sums: dict[str, dict[str, float]] = {}
+    """What each kind of request cost, over all rounds."""
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
         for call, cost in line["calls"].items():
-            mine = sums.setdefault(call, dict.fromkeys(cost, 0))
-            for key, value in cost.items():
-                mine[key] += value
-    return sums
+            sums[call].update(cost)
+    return {call: dict(cost) for call, cost in sums.items()}
 
 
 def lock_of(folder: Path) -> Lock:
