@@ -8,10 +8,10 @@ import statistics
 import pytest
 
 from autofedavg.report.build import report_tables
-from autofedavg.report.figures import learning as figures
-from autofedavg.report.figures.learning import learning_figure
+from autofedavg.report.figures import curves as figures
+from autofedavg.report.figures.curves import learning_figure
 from autofedavg.report.formats import to_csv
-from autofedavg.report.learning import learning_table
+from autofedavg.report.over_rounds import learning_table
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
 

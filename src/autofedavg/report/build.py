@@ -15,13 +15,12 @@ from autofedavg.report import draw
 from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
-from autofedavg.report.events import events_table
 from autofedavg.report.examples import Examples, example_cases
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.formats import FORMATS
 from autofedavg.report.gallery import Group, groups, sheet
-from autofedavg.report.learning import learning_table
+from autofedavg.report.over_rounds import events_table, learning_table, rounds_table, tested_table
 from autofedavg.report.page import Drawn, drawn, page
 from autofedavg.report.provenance import (
     data_table,
@@ -30,10 +29,9 @@ from autofedavg.report.provenance import (
     runs_table,
     settings_table,
 )
-from autofedavg.report.read import Results, read_results
+from autofedavg.report.read import read_results
+from autofedavg.report.repeats import Results, stem
 from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
-from autofedavg.report.tested import rounds_table, tested_table
-from autofedavg.report.values import stem
 from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page

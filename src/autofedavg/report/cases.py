@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from autofedavg.core.evaluation import case_means, summarise
-from autofedavg.report.read import Results, Row
-from autofedavg.report.sheets import to_sheet
-from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
-from autofedavg.report.values import stem
+from autofedavg.report.formats import to_sheet
+from autofedavg.report.repeats import Results, Row, stem
+from autofedavg.report.tables import Table, mark_best, percent_cell
 
 MOST_IN_PAGE = 12_000  # numbers; more are linked as files
 
@@ -53,16 +52,11 @@ def _table(row: Row) -> CaseTable:
     found = {tested.model for scores in whole for tested, _ in scores.columns()}
     models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
     means = {model: case_means(whole, row.metric, model) for model in models}
-    keys = sorted({key for known in means.values() for key in known})
     lines = tuple(
-        (site, case, tuple(_percent(means[model].get((site, case))) for model in models))
-        for site, case in keys
+        (*key, tuple(100 * known[key] if key in known else None for known in means.values()))
+        for key in sorted({key for known in means.values() for key in known})
     )
     return CaseTable(stem(row.name), row.name, row.label, models, lines)
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
 
 
 def classes_table(results: Results) -> Table | None:
@@ -78,17 +72,15 @@ def classes_table(results: Results) -> Table | None:
     )
     if not found:
         return None
-    rows = [
-        (row.label, tuple(_class_cell(row, metric) for metric in found)) for row in results.rows
-    ]
-    rows = [
-        (label, cells) for label, cells in rows if any(cell.value is not None for cell in cells)
-    ]
+    rows = []
+    for row in results.rows:
+        cells = tuple(
+            percent_cell(summarise(scores, metric).global_test_avg for scores in row.whole.values())
+            for metric in found
+        )
+        if any(cell.value is not None for cell in cells):
+            rows.append((row.label, cells))
     heads = tuple(metric.partition(":")[2] for metric in found)
     metrics = ", ".join(sorted({metric.partition(":")[0] for metric in found}))
     notes = (f"{metrics} of the global model per class, mean over sites, in percent.",)
     return Table("classes", "Classes", heads, mark_best(rows), notes)
-
-
-def _class_cell(row: Row, metric: str) -> Cell:
-    return percent_cell(summarise(scores, metric).global_test_avg for scores in row.whole.values())

@@ -10,9 +10,10 @@ from typing import Any
 from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Paired, Summary, case_means, compare, summarise
 from autofedavg.core.scores import Scores
-from autofedavg.report.read import Repeat, Row, apart, read_results
+from autofedavg.report.comparable import apart, flat
+from autofedavg.report.read import read_results
+from autofedavg.report.repeats import Repeat, Row
 from autofedavg.report.tables import mean_known, mean_over_layers
-from autofedavg.report.values import flat
 
 COLUMNS = ("global test avg", "local avg", "local gen")
 

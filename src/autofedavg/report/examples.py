@@ -24,8 +24,8 @@ from autofedavg.report.picks import (
     scored_cases,
     shared_seed,
 )
-from autofedavg.report.read import Results, Row
 from autofedavg.report.redone import Check, Opened, check_notes, open_run
+from autofedavg.report.repeats import Results, Row
 
 if TYPE_CHECKING:
     from autofedavg.tasks.base import Progress

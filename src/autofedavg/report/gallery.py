@@ -10,7 +10,7 @@ from itertools import groupby
 
 from autofedavg.core.errors import printable
 from autofedavg.report.examples import ExampleCase, Examples, Key, Panel
-from autofedavg.report.values import stem
+from autofedavg.report.repeats import stem
 
 CELL, GAP, LINE = 220, 10, 20
 

@@ -18,10 +18,9 @@ from autofedavg.report.differences import shown_p
 from autofedavg.report.examples import Examples
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.gallery import groups, source
-from autofedavg.report.read import Results
+from autofedavg.report.repeats import Results, stem
 from autofedavg.report.summary import how_far, in_short
 from autofedavg.report.tables import MEAN, Cell, Table
-from autofedavg.report.values import stem
 
 PARTS = (
     ("short", "In short"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from autofedavg.core.errors import RunError
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.repeats import Repeat, Results, Row
 
 OURS = "auto-fedavg"
 MEDIAN, GAIN, LOSS, ONLY = "median difference", "largest gain", "largest loss", "only case"

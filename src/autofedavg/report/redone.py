@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autofedavg.core.errors import ConfigError, DataError
-from autofedavg.report.read import Repeat
+from autofedavg.report.repeats import Repeat
 
 if TYPE_CHECKING:
     from torch import nn

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from autofedavg.report.figures.costs import time_figure, traffic_figure
-from autofedavg.report.figures.curves import alpha_figure, loss_figure
+from autofedavg.report.figures.curves import alpha_figure, learning_figure, loss_figure
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.layers import layer_figures
-from autofedavg.report.figures.learning import learning_figure
 from autofedavg.report.figures.rows import tested_figure, validation_figure
 from autofedavg.report.figures.scores import differences_figure, matrix_figure
 from autofedavg.report.figures.settings import setting_figures
 from autofedavg.report.figures.simplex import simplex_figures
-from autofedavg.report.read import Results
+from autofedavg.report.repeats import Results
 
 
 def all_figures(results: Results) -> dict[str, list[Figure]]:

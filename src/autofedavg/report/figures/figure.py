@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofedavg.core.errors import printable
-from autofedavg.report.sheets import to_sheet
+from autofedavg.report.formats import to_sheet
 
 Spec = dict[str, Any]
 Data = list[dict[str, Any]]
@@ -83,25 +83,25 @@ class Figure:
 
     def interactive(self) -> Spec:
         """The whole specification for the page."""
-        return finished(self.spec, self.about or self.title)
+        return self._finished(self.spec)
 
     def printed(self) -> Spec:
         """The whole specification for SVG and PDF."""
-        return finished(self.still or self.spec, self.about or self.title)
+        return self._finished(self.still or self.spec)
 
     def csv(self) -> str:
         """The table behind it."""
         heads = list(dict.fromkeys(key for row in self.data for key in row))
         return to_sheet([heads, *([row.get(head, "") for head in heads] for row in self.data)])
 
+    def _finished(self, spec: Spec) -> Spec:
+        """A specification with the house's style and a description.
 
-def finished(spec: Spec, about: str) -> Spec:
-    """A specification with the house's style and a description.
-
-    Control characters are replaced: XML has no way to write them, and the drawing would end.
-    """
-    whole: Spec = _plain({"$schema": SCHEMA, "description": about, "config": STYLE, **spec})
-    return whole
+        Control characters are replaced: XML has no way to write them, and the drawing would end.
+        """
+        about = self.about or self.title
+        whole: Spec = _plain({"$schema": SCHEMA, "description": about, "config": STYLE, **spec})
+        return whole
 
 
 def _plain(value: Any) -> Any:
@@ -128,10 +128,9 @@ def every(stride: int) -> str:
     return "" if stride == 1 else f" One round in {stride} is drawn; the CSV file has all."
 
 
-def few(labels: Sequence[str]) -> str:
+def few(rows: int) -> str:
     """What a caption says where only the first rows of a kind have a figure."""
-    left = len(labels) - MOST_FIGURES
-    return f" The first {MOST_FIGURES} of {len(labels)} rows have this figure." if left > 0 else ""
+    return f" The first {MOST_FIGURES} of {rows} rows have this figure." * (rows > MOST_FIGURES)
 
 
 def dots(marks: int, size: int) -> bool | Spec:
@@ -155,12 +154,37 @@ def panels(labels: Sequence[str]) -> tuple[list[str], str]:
     return kept, said
 
 
-def colours(sites: Sequence[str], title: str = "site") -> Spec:
+def per_row(labels: Sequence[str], data: Data, panel: Spec, columns: int = 2) -> Spec:
+    """A panel for each of these rows."""
+    return {
+        **row_filter(labels),
+        "data": {"values": data},
+        "columns": columns,
+        "facet": names("row", labels),
+        "spec": panel,
+    }
+
+
+def names(field: str, order: Sequence[str]) -> Spec:
+    """Names in this order; they say themselves what they are."""
+    return {"field": field, "type": "nominal", "title": None, "sort": list(order)}
+
+
+def number(field: str, title: str, **more: Any) -> Spec:
+    """A number on an axis, as a colour or as text."""
+    return {"field": field, "type": "quantitative", "title": title, **more}
+
+
+ROUND = number("t", "round", axis={"tickMinStep": 1})
+FROM_LOWEST: Spec = {"zero": False}  # a scale
+
+
+def colours(sites: Sequence[str]) -> Spec:
     """Sites by colour, always the same one."""
     return {
         "field": "site",
         "type": "nominal",
-        "title": title,
+        "title": "site",
         "scale": {"domain": list(sites), "range": list(COLOURS[: len(sites)])},
     }
 

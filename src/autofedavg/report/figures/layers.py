@@ -9,39 +9,39 @@ from autofedavg.report.figures.figure import (
     Spec,
     every,
     few,
+    names,
+    number,
     thinned,
     tooltip,
 )
-from autofedavg.report.figures.series import first, layer_wise, which
-from autofedavg.report.read import Results, Row
-from autofedavg.report.values import stem
+from autofedavg.report.figures.series import first, layer_wise, whose
+from autofedavg.report.repeats import Results, Row, stem
 
 
 def layer_figures(results: Results) -> list[Figure]:
     """A figure for every row with a weight per layer."""
     rows = [row for row in results.rows if layer_wise(row)]
-    said = few([row.label for row in rows])
-    return [_figure(results, row, said) for row in rows[:MOST_FIGURES]]
+    return [_figure(list(results.sites), row, few(len(rows))) for row in rows[:MOST_FIGURES]]
 
 
-def _figure(results: Results, row: Row, said: str) -> Figure:
+def _figure(sites: list[str], row: Row, said: str) -> Figure:
     chosen = first(row)
-    P = len(chosen.rounds[-1]["alpha"][0])
+    last = chosen.rounds[-1]["alpha"]
+    P = len(last[0])
     known = chosen.environment.get("layers") or []
-    names = [str(name) for name in known] if len(known) == P else []
-    layers = [f"{p + 1} {names[p]}" if names else f"layer {p + 1}" for p in range(P)]
+    layers = [f"{p + 1} {known[p]}" if len(known) == P else f"layer {p + 1}" for p in range(P)]
     data: Data = [
-        {"row": row.label, "t": line["t"], "site": site, "layer": layers[p], "alpha": value}
+        {"row": row.label, "t": line["t"], "site": site, "layer": layer, "alpha": value}
         for line in chosen.rounds
         if line["alpha"]
-        for site, per_layer in zip(results.sites, line["alpha"], strict=True)
-        for p, value in enumerate(per_layer)
+        for site, per_layer in zip(sites, line["alpha"], strict=True)
+        for layer, value in zip(layers, per_layer, strict=False)
     ]
     drawn, stride = thinned(data)
     spec: Spec = {
         "data": {"values": drawn},
-        "columns": 3 if len(results.sites) <= 3 else 4,
-        "facet": {"field": "site", "type": "nominal", "title": None, "sort": list(results.sites)},
+        "columns": 3 if len(sites) <= 3 else 4,
+        "facet": names("site", sites),
         "spec": {
             "width": 180,
             "height": {"step": max(4, min(16, 320 // P))},
@@ -49,22 +49,17 @@ def _figure(results: Results, row: Row, said: str) -> Figure:
             "encoding": {
                 "x": {"field": "t", "type": "ordinal", "title": "round",
                       "axis": {"labelOverlap": True, "labelAngle": 0}},
-                "y": {"field": "layer", "type": "nominal", "title": None, "sort": layers,
-                      "axis": {"labelOverlap": True, "labelLimit": 150}},
-                "color": {"field": "alpha", "type": "quantitative", "title": "alpha",
-                          "scale": {"domainMin": 0, "scheme": "viridis"}},
+                "y": {**names("layer", layers), "axis": {"labelOverlap": True, "labelLimit": 150}},
+                "color": number("alpha", "alpha", scale={"domainMin": 0, "scheme": "viridis"}),
                 "tooltip": tooltip(("site", ""), ("layer", ""), ("t", "d"), ("alpha", ".3f")),
             },
         },
     }  # fmt: skip
-    seed = which(row)
-    whose = f" From {seed}." if seed else ""
-    last = chosen.rounds[-1]["alpha"]
     spread = max(max(per_layer) - min(per_layer) for per_layer in last)
     return Figure(
         f"layers-{stem(row.name)}",
         f"Layer-wise weights: {row.label}",
-        f"Layers from the input (top) to the output, rounds from left to right.{whose}"
+        f"Layers from the input (top) to the output, rounds from left to right.{whose(row)}"
         f"{every(stride)}{said}",
         data,
         spec,

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autofedavg.report.figures.curves import ROUND
 from autofedavg.report.figures.figure import (
+    FROM_LOWEST,
     HEIGHT,
+    ROUND,
     WIDTH,
     Data,
     Figure,
     Spec,
     dots,
     every,
+    names,
     row_filter,
     thinned,
     tooltip,
 )
-from autofedavg.report.figures.series import learns, means, tested_series, validation_series
-from autofedavg.report.read import Results, Row
+from autofedavg.report.figures.series import last_of, means, score_series
+from autofedavg.report.repeats import Results, Row
 
 MOST_CURVES = 10
 LONG = 20  # rounds, from which on the first ones do not set the scale
@@ -28,7 +30,7 @@ DASHED = "dashed: rows with fixed weights."
 
 def validation_figure(results: Results) -> Figure | None:
     """The global model's validation score, row against row."""
-    data = [item for row in results.rows for item in validation_series(row)]
+    data = [item for row in results.rows for item in score_series(row, "validation")]
     if not data:
         return None
     drawn = means(data, "score")
@@ -39,7 +41,7 @@ def validation_figure(results: Results) -> Figure | None:
         "data": {"values": drawn},
         "width": WIDTH,
         "height": HEIGHT + 40,
-        "layer": _curves(drawn, labels, "score", "validation score, %", {"zero": False}),
+        "layer": _curves(drawn, labels, "score", "validation score, %", FROM_LOWEST),
     }
     caption = (
         "Mean over sites of the global model's score on their validation cases, after each round; "
@@ -56,8 +58,7 @@ def tested_figure(results: Results) -> Figure | None:
     data = [item for row in results.rows for item in _tested(row)]
     if not data:
         return None
-    baseline = results.row(results.baseline)
-    name = baseline.label if baseline else ""
+    name = _baseline(results)
     known = {_repeat(item): item["score"] for item in data if item["row"] == name}
     for item in data:
         if _repeat(item) in known:
@@ -80,11 +81,7 @@ def tested_figure(results: Results) -> Figure | None:
         said += f" Only above, being far off: {', '.join(far)}."
     if any(_beyond(part) for part in (scores, apart)):
         said += " Scales are those of later rounds; some of the first ones lie beyond."
-    spec: Spec = {
-        **row_filter(labels),
-        "data": {"values": [*scores, *apart]},
-        "vconcat": panels,
-    }
+    spec = {**row_filter(labels), "data": {"values": [*scores, *apart]}, "vconcat": panels}
     caption = (
         "Mean over sites of the global model's score on their test cases, after each round that "
         f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}{every(stride)}"
@@ -96,8 +93,12 @@ def tested_figure(results: Results) -> Figure | None:
 
 def _tested(row: Row) -> Data:
     """The test scores of a row that was tested more than once."""
-    found = tested_series(row)
+    found = score_series(row, "test")
     return found if len({item["t"] for item in found}) > 1 else []
+
+
+def _baseline(results: Results) -> str:
+    return results.baseline_row.label if results.baseline_row else ""
 
 
 def _repeat(item: dict[str, object]) -> tuple[object, ...]:
@@ -106,19 +107,20 @@ def _repeat(item: dict[str, object]) -> tuple[object, ...]:
 
 def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
     """What is drawn of these rows, saying which have fixed weights."""
-    fixed = [row.label for row in results.rows if not learns(row)]
+    fixed = [row.label for row in results.rows if not row.learns]
     return [{**item, "fixed": item["row"] in fixed} for item in drawn if item["row"] in labels]
 
 
 def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
     """Curves of one of several values in the same data."""
-    scale: Spec = {"zero": False}
+    scale = FROM_LOWEST
     if _beyond(drawn):
-        scale |= {"domain": _domain(drawn, value), "nice": True}
+        in_sight = [*_late(drawn), *([0.0] if value == "difference" else [])]
+        scale = {**scale, "domain": [min(in_sight), max(in_sight)], "nice": True}
     layers = _curves(drawn, labels, value, title, scale)
     if value == "difference":
-        zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.4},
-                      "encoding": {"y": {"datum": 0}}}  # fmt: skip
+        rule = {"type": "rule", "opacity": 0.4}
+        zero = {"data": {"values": [{}]}, "mark": rule, "encoding": {"y": {"datum": 0}}}
         layers.insert(0, zero)
     only = [{"filter": f"isValid(datum.{value})"}]
     return {"width": WIDTH, "height": HEIGHT - 60, "transform": only, "layer": layers}
@@ -158,49 +160,37 @@ def _early(drawn: Data) -> int:
 def _late(drawn: Data) -> tuple[float, float]:
     """The least and the greatest after a tenth of the rounds, and where every row stands last."""
     early = _early(drawn)
-    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
+    last = last_of(drawn)
     kept = [item for item in drawn if item["t"] >= early or item is last[item["row"]]]
     return min(item["least"] for item in kept), max(item["greatest"] for item in kept)
 
 
-def _domain(drawn: Data, value: str) -> list[float]:
-    least, most = _late(drawn)
-    return [min(least, 0.0), max(most, 0.0)] if value == "difference" else [least, most]
-
-
 def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec) -> list[Spec]:
     """A line per row, and the band of its repeats."""
-    colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels,
-                    "scale": {"domain": labels}, "legend": {"symbolOpacity": 1}}  # fmt: skip
+    colour: Spec = {**names("row", labels), "scale": {"domain": labels},
+                    "legend": {"symbolOpacity": 1}}  # fmt: skip
     y = {"type": "quantitative", "title": title, "scale": scale}
-    counts = Counter(item["row"] for item in drawn)
-    few = min(counts.values(), default=0) == 1 or max(counts.values(), default=0) < 2 * LONG
-    dash: Spec = {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]}
-    layers: list[Spec] = [
-        {
-            "mark": {
-                "type": "line",
-                "strokeWidth": 2,
-                "clip": True,
-                "point": dots(len(drawn), 18) if few else False,
-            },
-            "encoding": {
-                "x": ROUND,
-                "y": {**y, "field": value},
-                "color": colour,
-                "strokeDash": dash,
-                "tooltip": tooltip(("row", ""), ("t", "d"), (value, ".2f")),
-            },
-        }
-    ]
-    if _several(drawn):
-        encoding = {"x": ROUND, "color": colour, "y2": {"field": "greatest"}}
-        band: Spec = {
-            "mark": {"type": "area", "opacity": 0.15, "clip": True},
-            "encoding": {**encoding, "y": {**y, "field": "least"}},
-        }
-        layers.insert(0, band)
-    return layers
+    counts = Counter(item["row"] for item in drawn).values()
+    few = min(counts, default=0) == 1 or max(counts, default=0) < 2 * LONG
+    point = dots(len(drawn), 18) if few else False
+    line: Spec = {
+        "mark": {"type": "line", "strokeWidth": 2, "clip": True, "point": point},
+        "encoding": {
+            "x": ROUND,
+            "y": {**y, "field": value},
+            "color": colour,
+            "strokeDash": {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]},
+            "tooltip": tooltip(("row", ""), ("t", "d"), (value, ".2f")),
+        },
+    }
+    if not _several(drawn):
+        return [line]
+    band: Spec = {
+        "mark": {"type": "area", "opacity": 0.15, "clip": True},
+        "encoding": {"x": ROUND, "color": colour, "y2": {"field": "greatest"},
+                     "y": {**y, "field": "least"}},
+    }  # fmt: skip
+    return [band, line]
 
 
 def _several(drawn: Data) -> bool:
@@ -213,22 +203,19 @@ def _band(drawn: Data) -> str:
 
 def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
     """The rows that curves can be told apart of: the baseline and those that end highest."""
-    last = {item["row"]: item["score"] for item in sorted(drawn, key=lambda item: item["t"])}
-    labels = [row.label for row in results.rows if row.label in last]
+    last = last_of(drawn)
+    labels = [label for label in results.labels if label in last]
     if len(labels) <= MOST_CURVES:
         return labels, ""
-    baseline = results.row(results.baseline)
-    first = baseline.label if baseline else ""
-    kept = sorted(labels, key=lambda label: (label != first, -last[label]))[:MOST_CURVES]
+    first = _baseline(results)
+    kept = sorted(labels, key=lambda label: (label != first, -last[label]["score"]))[:MOST_CURVES]
     which = f"The {MOST_CURVES} rows of {len(labels)} that end highest"
     if first in labels:
         which = f"{first} and the {MOST_CURVES - 1} rows of {len(labels)} that end highest"
-    said = f" {which}; the CSV file has all."
-    return [label for label in labels if label in kept], said
+    return [label for label in labels if label in kept], f" {which}; the CSV file has all."
 
 
 def _ends(drawn: Data, which: str) -> str:
     """The last values in words."""
-    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
-    said = ", ".join(f"{row} {item['score']:.1f}" for row, item in last.items())
+    said = ", ".join(f"{row} {item['score']:.1f}" for row, item in last_of(drawn).items())
     return f"{which} score after the last common round: {said}."

@@ -7,13 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from autofedavg.report.figures.figure import Data
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.repeats import Repeat, Results, Row, seed_and_fold
 from autofedavg.report.tables import mean_over_layers
-
-
-def learns(row: Row) -> bool:
-    """Whether the row learns its aggregation weights."""
-    return bool(row.repeats[0].config["method"].get("name") == "auto-fedavg")
 
 
 def layer_wise(row: Row) -> bool:
@@ -27,13 +22,9 @@ def first(row: Row) -> Repeat:
     return min(begun or row.repeats, key=lambda repeat: (repeat.seed, repeat.fold or 0))
 
 
-def which(row: Row) -> str:
-    """How a caption names that repeat; empty when there is only one."""
-    if len(row.repeats) == 1:
-        return ""
-    chosen = first(row)
-    fold = "" if chosen.fold is None else f", fold {chosen.fold}"
-    return f"seed {chosen.seed}{fold}"
+def whose(row: Row) -> str:
+    """What a caption says of that repeat; nothing when there is only one."""
+    return f" From {seed_and_fold(first(row))}." if len(row.repeats) > 1 else ""
 
 
 def alpha_series(results: Results, row: Row) -> Data:
@@ -46,21 +37,12 @@ def alpha_series(results: Results, row: Row) -> Data:
     ]
 
 
-def validation_series(row: Row) -> Data:
-    """The global model's mean validation score after every round, in percent."""
+def score_series(row: Row, split: str) -> Data:
+    """The global model's mean score on a split, in percent, after every round that has one."""
     return [
-        {**place, "score": 100 * line["validation"]["mean"]}
+        {**place, "score": 100 * line[split]["mean"]}
         for place, line in _lines(row)
-        if line.get("validation", {}).get("mean") is not None
-    ]
-
-
-def tested_series(row: Row) -> Data:
-    """The global model's mean test score after every round that was tested, in percent."""
-    return [
-        {**place, "score": 100 * line["test"]["mean"]}
-        for place, line in _lines(row)
-        if line.get("test", {}).get("mean") is not None
+        if line.get(split, {}).get("mean") is not None
     ]
 
 
@@ -79,22 +61,24 @@ def means(data: Data, value: str, *keys: str) -> Data:
     groups: dict[tuple[Any, ...], list[float]] = {}
     for item in data:
         repeats.setdefault(item["row"], set()).add((item["seed"], item["fold"]))
-        groups.setdefault((item["row"], item["t"], *(item[key] for key in keys)), []).append(
-            item[value]
-        )
+        group = tuple(item[key] for key in ("row", "t", *keys))
+        groups.setdefault(group, []).append(item[value])
     return [
         {
-            "row": row,
-            "t": t,
-            **dict(zip(keys, rest, strict=True)),
+            **dict(zip(("row", "t", *keys), group, strict=True)),
             value: statistics.fmean(found),
             "least": min(found),
             "greatest": max(found),
             "repeats": len(found),
         }
-        for (row, t, *rest), found in groups.items()
-        if len(found) == len(repeats[row])
+        for group, found in groups.items()
+        if len(found) == len(repeats[group[0]])
     ]
+
+
+def last_of(drawn: Data) -> dict[str, dict[str, Any]]:
+    """Row -> what is drawn of its last round."""
+    return {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
 
 
 def _lines(row: Row) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

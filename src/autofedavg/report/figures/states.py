@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autofedavg.report.figures.figure import SLIDER, Data
+from autofedavg.report.figures.figure import SLIDER
 from autofedavg.report.figures.series import first
-from autofedavg.report.read import Row
+from autofedavg.report.repeats import Row
 
 State = Mapping[str, Any]
 CHOSEN = (0.0, 0.1, 1 / 6, 1.0)  # of T: the paper shows rounds 0, 30, 50 and 300 of 300
@@ -15,15 +15,17 @@ MOST_STATES = 60  # states behind a slider; rounds between two show the earlier 
 NOW = f"datum.t <= {SLIDER} && {SLIDER} < datum.until"  # filters the state the slider is at
 
 
+def dirichlet(row: Row) -> bool:
+    """Whether the row draws its weights from a Dirichlet."""
+    return bool(row.method.get("constraint") == "dirichlet")
+
+
 def states_of(row: Row, K: int) -> list[State]:
     """Round, alpha (K, or K times P) and beta (only a Dirichlet's), from round 0 on."""
-    chosen = first(row)
-    method = chosen.config["method"]
-    dirichlet = method.get("constraint") == "dirichlet"
-    start = {"t": 0, "alpha": [1 / K] * K, "beta": [float(method.get("beta0", 6.0))] * K}
+    start = {"t": 0, "alpha": [1 / K] * K, "beta": [float(row.method.get("beta0", 6.0))] * K}
     return [
-        {"t": line["t"], "alpha": line["alpha"], "beta": line["beta"] if dirichlet else None}
-        for line in [start, *(line for line in chosen.rounds if line["alpha"])]
+        {"t": line["t"], "alpha": line["alpha"], "beta": line["beta"] if dirichlet(row) else None}
+        for line in [start, *(line for line in first(row).rounds if line["alpha"])]
     ]
 
 
@@ -49,25 +51,11 @@ def on_paper(states: Sequence[State]) -> list[int]:
 
 def words_of(state: State) -> str:
     """A state in words: its beta, or its alpha where there is no distribution."""
-    beta = state["beta"]
-    if beta is not None and not nested(beta):
-        return f"round {state['t']}: beta = ({', '.join(f'{b:.2f}' for b in beta)})"
-    if not nested(state["alpha"]):
-        return f"round {state['t']}: alpha = ({', '.join(f'{a:.2f}' for a in state['alpha'])})"
+    for name in ("beta", "alpha"):
+        values = state[name]
+        if values is not None and not nested(values):
+            return f"round {state['t']}: {name} = ({', '.join(f'{x:.2f}' for x in values)})"
     return f"round {state['t']}, {len(state['alpha'][0])} layers"
-
-
-def table_of(row: Row, sites: Sequence[str], states: Sequence[State]) -> Data:
-    """Every state as a line: alpha and beta of each site."""
-    lines: Data = []
-    for state in states:
-        line: dict[str, Any] = {"row": row.label, "t": state["t"]}
-        for k, site in enumerate(sites):
-            line[f"alpha {site}"] = state["alpha"][k]
-            if state["beta"] is not None:
-                line[f"beta {site}"] = state["beta"][k]
-        lines.append(line)
-    return lines
 
 
 def nested(values: Sequence[Any]) -> bool:
