@@ -14,8 +14,9 @@ from autofedavg.report.build import report_tables
 from autofedavg.report.costs import extra_traffic
 from autofedavg.report.differences import repeats_above
 from autofedavg.report.figures import all_figures
-from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import alpha_series, means
+from autofedavg.report.figures.vega import COLOURS, INK, Data, Spec
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.over_rounds import on_the_way
 from autofedavg.report.page import drawn

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from autofedavg.report.costs import BYTES, REST, SECONDS, bytes_per_round, extra_traffic
 from autofedavg.report.costs import seconds_per_round as seconds
-from autofedavg.report.figures.figure import (
-    COLOURS,
-    INK,
-    Data,
-    Figure,
-    Spec,
-    names,
-    number,
-    row_filter,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Results
 
 
@@ -46,12 +38,12 @@ def _formula(marks: Data, labels: list[str]) -> Spec:
     """A bar across where the formula puts the end of training and learning."""
     return {
         "data": {"values": marks},
-        "transform": row_filter(labels)["transform"],
-        "mark": {"type": "tick", "color": INK, "thickness": 3, "height": 22},
+        "transform": vega.row_filter(labels)["transform"],
+        "mark": {"type": "tick", "color": vega.INK, "thickness": 3, "height": 22},
         "encoding": {
             "y": {"field": "row", "type": "nominal", "sort": labels},
             "x": {"field": "MB", "type": "quantitative"},
-            "tooltip": tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
+            "tooltip": vega.tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
         },
     }
 
@@ -71,18 +63,18 @@ def time_figure(results: Results) -> Figure | None:
 
 
 def _bars(labels: list[str], data: Data, value: str, title: str, kinds: list[str]) -> Spec:
-    shown = row_filter(labels)
+    shown = vega.row_filter(labels)
     bars: Spec = {
         "data": {"values": [{**item, "order": kinds.index(item["kind"])} for item in data]},
         "transform": shown["transform"],
         "mark": {"type": "bar"},
         "encoding": {
-            "y": names("row", labels),
-            "x": number(value, title, stack="zero"),
+            "y": vega.names("row", labels),
+            "x": vega.number(value, title, stack="zero"),
             "color": {"field": "kind", "type": "nominal", "title": None,
-                      "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])}},
+                      "scale": {"domain": kinds, "range": list(vega.COLOURS[: len(kinds)])}},
             "order": {"field": "order"},
-            "tooltip": tooltip(("row", ""), ("kind", ""), (value, ".3f")),
+            "tooltip": vega.tooltip(("row", ""), ("kind", ""), (value, ".3f")),
         },
     }  # fmt: skip
     return {"params": shown["params"], "width": 460, "height": {"step": 24}, "layer": [bars]}

@@ -5,28 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autofedavg.report.figures.figure import (
-    FROM_LOWEST,
-    INK,
-    MOST_LINES,
-    MOST_MARKS,
-    ROUND,
-    SLIDER,
-    Data,
-    Figure,
-    Spec,
-    colours,
-    dots,
-    every,
-    names,
-    number,
-    panels,
-    per_row,
-    slider,
-    thinned,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import alpha_series, loss_series, means
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.over_rounds import calls_of
 from autofedavg.report.repeats import Results, Row
 
@@ -65,53 +47,53 @@ def _per_site(
     zero: bool,
 ) -> Figure | None:
     """A panel per row: a line per site, or with many sites a heat map."""
-    kept, left = panels([row.label for row in rows])
+    kept, left = vega.panels([row.label for row in rows])
     drawn = means([item for item in data if item["row"] in kept], value, "site")
     if not drawn:
         return None
-    drawn, stride = thinned(drawn)
-    many = len(sites) > MOST_LINES
-    tips = tooltip(("row", ""), ("site", ""), ("t", "d"), (value, ".3f"))
+    drawn, stride = vega.thinned(drawn)
+    many = len(sites) > vega.MOST_LINES
+    tips = vega.tooltip(("row", ""), ("site", ""), ("t", "d"), (value, ".3f"))
     if many:
         encoding = {
-            "x": {**ROUND, "type": "ordinal", "axis": {"labelOverlap": True}},
-            "y": names("site", sites),
-            "color": number(value, value),
+            "x": {**vega.ROUND, "type": "ordinal", "axis": {"labelOverlap": True}},
+            "y": vega.names("site", sites),
+            "color": vega.number(value, value),
             "tooltip": tips,
         }
         panel = {"height": 12 * len(sites), "mark": {"type": "rect"}, "encoding": encoding}
-        spec = per_row(kept, drawn, {"width": WIDE, **panel})
+        spec = vega.per_row(kept, drawn, {"width": WIDE, **panel})
     else:
         drawn = _with_places(drawn, value, zero)
         lines = _lines(sites, value, zero, len(drawn), tips)
-        spec = per_row(kept, drawn, {"width": WIDE, "height": TALL, "layer": lines})
+        spec = vega.per_row(kept, drawn, {"width": WIDE, "height": TALL, "layer": lines})
         rounds = sorted({item["t"] for item in drawn})
-        spec["params"].append(slider(rounds[0], rounds[-1], stride))
+        spec["params"].append(vega.slider(rounds[0], rounds[-1], stride))
     repeats = max(item["repeats"] for item in drawn)
     mean = " Means over the rounds that all finished repeats have." if repeats > 1 else ""
-    caption = f"{text}{mean}{left}{every(stride)}"
+    caption = f"{text}{mean}{left}{vega.every(stride)}"
     return Figure(value, title, caption, data, spec, about=_last_values(drawn, value, many))
 
 
 def _lines(sites: list[str], value: str, zero: bool, marks: int, tips: list[Spec]) -> list[Spec]:
     """Lines, and the values at the slider's round printed beside it."""
-    y = number(value, value, scale={"zero": zero})
-    at: Spec = {"filter": f"datum.t == {SLIDER}"}
+    y = vega.number(value, value, scale={"zero": zero})
+    at: Spec = {"filter": f"datum.t == {vega.SLIDER}"}
     return [
         {
-            "mark": {"type": "line", "point": dots(marks, 14), "strokeWidth": 2},
-            "encoding": {"x": ROUND, "y": y, "color": colours(sites), "tooltip": tips},
+            "mark": {"type": "line", "point": vega.dots(marks, 14), "strokeWidth": 2},
+            "encoding": {"x": vega.ROUND, "y": y, "color": vega.colours(sites), "tooltip": tips},
         },
         {
             "transform": [at, {"aggregate": [{"op": "min", "field": "t", "as": "t"}]}],
             "mark": {"type": "rule", "opacity": 0.35},
-            "encoding": {"x": ROUND},
+            "encoding": {"x": vega.ROUND},
         },
         {
             "transform": [at],
-            "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11, "color": INK},
+            "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11, "color": vega.INK},
             "encoding": {
-                "x": ROUND,
+                "x": vega.ROUND,
                 "y": {**y, "field": "place"},
                 "text": {"field": value, "type": "quantitative", "format": ".3f"},
             },
@@ -182,23 +164,23 @@ def learning_figure(results: Results) -> Figure | None:
         for call in calls_of(row)
         for name, loss in ((FIRST, call.first), (LAST, call.last))
     ]  # fmt: skip
-    kept, left = panels(list(dict.fromkeys(item["row"] for item in data)))
+    kept, left = vega.panels(list(dict.fromkeys(item["row"] for item in data)))
     drawn = means([item for item in data if item["row"] in kept], "loss", "steps")
     if not drawn:
         return None
     # Rows may learn in different rounds: each keeps some of its own.
-    few = MOST_MARKS // len(kept)
-    thin = [thinned([item for item in drawn if item["row"] == row], few) for row in kept]
+    few = vega.MOST_MARKS // len(kept)
+    thin = [vega.thinned([item for item in drawn if item["row"] == row], few) for row in kept]
     drawn = [item for part, _ in thin for item in part]
     panel: Spec = {
         "width": WIDE,
         "height": TALL,
-        "mark": {"type": "line", "point": dots(len(drawn), 18), "strokeWidth": 2},
+        "mark": {"type": "line", "point": vega.dots(len(drawn), 18), "strokeWidth": 2},
         "encoding": {
-            "x": ROUND,
-            "y": number("loss", "loss", scale=FROM_LOWEST),
-            "color": names("steps", [FIRST, LAST]),
-            "tooltip": tooltip(("row", ""), ("steps", ""), ("t", "d"), ("loss", ".4f")),
+            "x": vega.ROUND,
+            "y": vega.number("loss", "loss", scale=vega.FROM_LOWEST),
+            "color": vega.names("steps", [FIRST, LAST]),
+            "tooltip": vega.tooltip(("row", ""), ("steps", ""), ("t", "d"), ("loss", ".4f")),
         },
     }
     several = any(item["repeats"] > 1 for item in drawn)
@@ -216,4 +198,4 @@ def learning_figure(results: Results) -> Figure | None:
         for row, losses in _last(drawn, "steps", "loss").items()
     )
     about = f"Loss in the first and last steps of the last call: {ends}."
-    return Figure("learning", title, caption, data, per_row(kept, drawn, panel), about=about)
+    return Figure("learning", title, caption, data, vega.per_row(kept, drawn, panel), about=about)

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autofedavg.report.figures.figure import (
-    FROM_LOWEST,
-    HEIGHT,
-    ROUND,
-    WIDTH,
-    Data,
-    Figure,
-    Spec,
-    dots,
-    every,
-    names,
-    row_filter,
-    thinned,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import last_of, means, score_series
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Results, Row
 
 MOST_CURVES = 10
@@ -35,17 +23,17 @@ def validation_figure(results: Results) -> Figure | None:
         return None
     drawn = means(data, "score")
     labels, left = _best(results, drawn)
-    drawn, stride = thinned(_marked(results, drawn, labels))
+    drawn, stride = vega.thinned(_marked(results, drawn, labels))
     spec = {
-        **row_filter(labels),
+        **vega.row_filter(labels),
         "data": {"values": drawn},
-        "width": WIDTH,
-        "height": HEIGHT + 40,
-        "layer": _curves(drawn, labels, "score", "validation score, %", FROM_LOWEST),
+        "width": vega.WIDTH,
+        "height": vega.HEIGHT + 40,
+        "layer": _curves(drawn, labels, "score", "validation score, %", vega.FROM_LOWEST),
     }
     caption = (
         "Mean over sites of the global model's score on their validation cases, after each round; "
-        f"{DASHED}{_band(drawn)}{left}{every(stride)}"
+        f"{DASHED}{_band(drawn)}{left}{vega.every(stride)}"
     )
     return Figure(
         "validation", "Validation score over the rounds (Figure 3b)", caption, data, spec,
@@ -65,7 +53,7 @@ def tested_figure(results: Results) -> Figure | None:
             item["difference"] = item["score"] - known[_repeat(item)]
     scores = means(data, "score")
     labels, left = _best(results, scores)
-    scores, stride = thinned(_marked(results, scores, labels))
+    scores, stride = vega.thinned(_marked(results, scores, labels))
     rounds = {item["t"] for item in scores}
     apart = means([item for item in data if "difference" in item], "difference")
     others = [label for label in labels if label != name]
@@ -81,10 +69,11 @@ def tested_figure(results: Results) -> Figure | None:
         said += f" Only above, being far off: {', '.join(far)}."
     if any(_beyond(part) for part in (scores, apart)):
         said += " Scales are those of later rounds; some of the first ones lie beyond."
-    spec = {**row_filter(labels), "data": {"values": [*scores, *apart]}, "vconcat": panels}
+    spec = {**vega.row_filter(labels), "data": {"values": [*scores, *apart]}, "vconcat": panels}
     caption = (
         "Mean over sites of the global model's score on their test cases, after each round that "
-        f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}{every(stride)}"
+        f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}"
+        f"{vega.every(stride)}"
     )
     return Figure(
         "tested", "Test score over the rounds", caption, data, spec, about=_ends(scores, "Test")
@@ -113,7 +102,7 @@ def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
 
 def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
     """Curves of one of several values in the same data."""
-    scale = FROM_LOWEST
+    scale = vega.FROM_LOWEST
     if _beyond(drawn):
         in_sight = [*_late(drawn), *([0.0] if value == "difference" else [])]
         scale = {**scale, "domain": [min(in_sight), max(in_sight)], "nice": True}
@@ -123,7 +112,7 @@ def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
         zero = {"data": {"values": [{}]}, "mark": rule, "encoding": {"y": {"datum": 0}}}
         layers.insert(0, zero)
     only = [{"filter": f"isValid(datum.{value})"}]
-    return {"width": WIDTH, "height": HEIGHT - 60, "transform": only, "layer": layers}
+    return {"width": vega.WIDTH, "height": vega.HEIGHT - 60, "transform": only, "layer": layers}
 
 
 def _far(apart: Data) -> list[str]:
@@ -167,27 +156,27 @@ def _late(drawn: Data) -> tuple[float, float]:
 
 def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec) -> list[Spec]:
     """A line per row, and the band of its repeats."""
-    colour: Spec = {**names("row", labels), "scale": {"domain": labels},
+    colour: Spec = {**vega.names("row", labels), "scale": {"domain": labels},
                     "legend": {"symbolOpacity": 1}}  # fmt: skip
     y = {"type": "quantitative", "title": title, "scale": scale}
     counts = Counter(item["row"] for item in drawn).values()
     few = min(counts, default=0) == 1 or max(counts, default=0) < 2 * LONG
-    point = dots(len(drawn), 18) if few else False
+    point = vega.dots(len(drawn), 18) if few else False
     line: Spec = {
         "mark": {"type": "line", "strokeWidth": 2, "clip": True, "point": point},
         "encoding": {
-            "x": ROUND,
+            "x": vega.ROUND,
             "y": {**y, "field": value},
             "color": colour,
             "strokeDash": {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]},
-            "tooltip": tooltip(("row", ""), ("t", "d"), (value, ".2f")),
+            "tooltip": vega.tooltip(("row", ""), ("t", "d"), (value, ".2f")),
         },
     }
     if not _several(drawn):
         return [line]
     band: Spec = {
         "mark": {"type": "area", "opacity": 0.15, "clip": True},
-        "encoding": {"x": ROUND, "color": colour, "y2": {"field": "greatest"},
+        "encoding": {"x": vega.ROUND, "color": colour, "y2": {"field": "greatest"},
                      "y": {**y, "field": "least"}},
     }  # fmt: skip
     return [band, line]

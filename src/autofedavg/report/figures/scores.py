@@ -6,22 +6,9 @@ import statistics
 
 from autofedavg.core.evaluation import Paired
 from autofedavg.report.differences import told
-from autofedavg.report.figures.figure import (
-    COLOURS,
-    INK,
-    MOST_LINES,
-    MOST_MARKS,
-    Data,
-    Figure,
-    Spec,
-    colours,
-    names,
-    number,
-    panels,
-    per_row,
-    row_filter,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Pairing, Results
 
 
@@ -38,8 +25,8 @@ def differences_figure(results: Results) -> Figure | None:
     labels = [pairing.row.label for pairing in results.pairings.values()]
     words = [_words(each, test) for each in results.pairings.values() if (test := each.test())]
     x: Spec = {"type": "quantitative", "title": f"points above or below {baseline.label}"}
-    y = names("row", labels)
-    shown = row_filter(labels)
+    y = vega.names("row", labels)
+    shown = vega.row_filter(labels)
 
     def layer(values: Data, mark: Spec, **encoding: Spec | list[Spec]) -> Spec:
         rows = {"data": {"values": values}, "transform": shown["transform"]}
@@ -49,12 +36,12 @@ def differences_figure(results: Results) -> Figure | None:
         {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.6},
          "encoding": {"x": {"datum": 0}}},
     ]  # fmt: skip
-    many = len(data) > MOST_MARKS
+    many = len(data) > vega.MOST_MARKS
     if not many:
         # Dots of a site in a lane of their own, so that few cover one another.
         lane = {site: 2 * k / max(1, len(sites) - 1) - 1 for k, site in enumerate(sites)}
-        one_colour = {"color": COLOURS[0]} if len(sites) > MOST_LINES else {}
-        on_top = {**colours(sites), "legend": {"orient": "top"}}
+        one_colour = {"color": vega.COLOURS[0]} if len(sites) > vega.MOST_LINES else {}
+        on_top = {**vega.colours(sites), "legend": {"orient": "top"}}
         place = {"field": "place", "type": "quantitative", "scale": {"domain": [-1.2, 1.2]}}
         layers.append(
             layer(
@@ -64,12 +51,12 @@ def differences_figure(results: Results) -> Figure | None:
                 y=y,
                 yOffset=place,
                 **({} if one_colour else {"color": on_top}),
-                tooltip=tooltip(("row", ""), ("site", ""), ("case", ""), ("value", "+.2f")),
+                tooltip=vega.tooltip(("row", ""), ("site", ""), ("case", ""), ("value", "+.2f")),
             )
         )
-    tips = tooltip(("row", ""), ("mean", "+.2f"), ("test", ""))
+    tips = vega.tooltip(("row", ""), ("mean", "+.2f"), ("test", ""))
     half = {"type": "rule", "strokeWidth": 5, "opacity": 0.45}
-    middle = {"type": "tick", "color": INK, "thickness": 3, "height": 26}
+    middle = {"type": "tick", "color": vega.INK, "thickness": 3, "height": 26}
     beside = {"type": "text", "align": "left", "x": 475}
     layers += [
         layer(words, half, y=y, x={**x, "field": "quarter"}, x2={"field": "three"}),
@@ -100,7 +87,7 @@ def _words(pairing: Pairing, test: Paired) -> dict[str, float | str]:
 
 def matrix_figure(results: Results) -> Figure | None:
     """K x K: every site's own model on every site's test cases."""
-    kept, left = panels(results.labels)
+    kept, left = vega.panels(results.labels)
     data: Data = []
     for row in results.rows:
         cells: dict[tuple[str, str], list[float]] = {}
@@ -121,8 +108,8 @@ def matrix_figure(results: Results) -> Figure | None:
     x: Spec = {"field": "tested on", "type": "nominal", "sort": sites,
                "axis": {"labelAngle": 0 if short else -90}}  # fmt: skip
     y: Spec = {"field": "model", "type": "nominal", "sort": sites, "title": "model of"}
-    tips = tooltip(("row", ""), ("model", ""), ("tested on", ""), ("score", ".2f"))
-    colour = number("score", "score, %", scale={"scheme": "viridis", "zero": False})
+    tips = vega.tooltip(("row", ""), ("model", ""), ("tested on", ""), ("score", ".2f"))
+    colour = vega.number("score", "score, %", scale={"scheme": "viridis", "zero": False})
     layers: list[Spec] = [
         {"mark": "rect", "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips}}
     ]
@@ -135,7 +122,7 @@ def matrix_figure(results: Results) -> Figure | None:
         layers.append({"mark": mark, "encoding": {"x": x, "y": y, "text": text, "color": dark}})
     drawn = [item for item in data if item["row"] in kept]
     panel = {"width": {"step": step}, "height": {"step": step}, "layer": layers}
-    spec = per_row(kept, drawn, panel, columns=3 if len(sites) <= 4 else 2)
+    spec = vega.per_row(kept, drawn, panel, columns=3 if len(sites) <= 4 else 2)
     caption = (
         "The best local model of each site (rows) tested on each site's cases (columns). Local avg "
         f"is the mean of the diagonal, local gen of the rest.{left}"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from autofedavg.report.figures.figure import Data
+from autofedavg.report.figures.vega import Data
 from autofedavg.report.repeats import Repeat, Results, Row, seed_and_fold
 from autofedavg.report.tables import mean_over_layers
 

@@ -8,17 +8,9 @@ from typing import Any
 
 from autofedavg.core.evaluation import mean_and_spread
 from autofedavg.report.comparable import flat, shared_settings
-from autofedavg.report.figures.figure import (
-    COLOURS,
-    HEIGHT,
-    Data,
-    Figure,
-    Spec,
-    names,
-    number,
-    row_filter,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Results, Row
 from autofedavg.report.tables import mean_global
 
@@ -41,7 +33,7 @@ def setting_figures(results: Results) -> list[Figure]:
     made = []
     if INTERVAL in paths:
         mine = [point for point in data if point["setting"] == INTERVAL]
-        spec = {**_shared(mine), **_panel(mine, mine, level, 420, HEIGHT)}
+        spec = {**_shared(mine), **_panel(mine, mine, level, 420, vega.HEIGHT)}
         made.append(Figure("interval", "The interval t0 (Figure 4)", caption, mine, spec))
     if set(paths) - {INTERVAL}:
         parts = {path: [point for point in data if point["setting"] == path] for path in paths}
@@ -91,7 +83,7 @@ def _scored(row: Row) -> dict[str, float]:
 
 def _shared(data: Data) -> Spec:
     labels = list(dict.fromkeys(point["row"] for point in data))
-    return {**row_filter(labels), "data": {"values": data}}
+    return {**vega.row_filter(labels), "data": {"values": data}}
 
 
 def _panel(data: Data, all_data: Data, level: float | None, width: int, height: int) -> Spec:
@@ -100,15 +92,15 @@ def _panel(data: Data, all_data: Data, level: float | None, width: int, height: 
     values = sorted({point["value"] for point in data})
     heights = [point[key] for point in all_data for key in ("low", "high")]
     heights += [] if level is None else [level]
-    x = number("value", path.removeprefix("method."),
+    x = vega.number("value", path.removeprefix("method."),
                scale={**_scale(values), "padding": 12, "nice": False},
                axis={"values": values, "labelOverlap": True, "format": ".3~g"})  # fmt: skip
     y: Spec = {"type": "quantitative", "title": "global test avg, %",
                "scale": {"zero": False, "domain": [min(heights), max(heights)],
                          "nice": True}}  # fmt: skip
-    colour = {**names("line", list(dict.fromkeys(point["line"] for point in data))),
+    colour = {**vega.names("line", list(dict.fromkeys(point["line"] for point in data))),
               "legend": {"orient": "bottom", "columns": 1, "labelLimit": 480}}  # fmt: skip
-    tips = tooltip(("row", ""), ("value", "g"), ("score", ".2f"), ("repeats", "d"))
+    tips = vega.tooltip(("row", ""), ("value", "g"), ("score", ".2f"), ("repeats", "d"))
     only = [{"filter": {"field": "setting", "equal": path}}]
     layers: list[Spec] = [
         {"transform": only, "mark": {"type": "rule", "opacity": 0.7, "strokeWidth": 2},
@@ -120,7 +112,7 @@ def _panel(data: Data, all_data: Data, level: float | None, width: int, height: 
     if level is not None:
         layers.insert(0, {
             "data": {"values": [{}]},
-            "mark": {"type": "rule", "strokeDash": [4, 4], "color": COLOURS[-1]},
+            "mark": {"type": "rule", "strokeDash": [4, 4], "color": vega.COLOURS[-1]},
             "encoding": {"y": {**y, "datum": level}},
         })  # fmt: skip
     return {"width": width, "height": height, "layer": layers}

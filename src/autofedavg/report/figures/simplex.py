@@ -10,17 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from autofedavg.report.figures.figure import (
-    COLOURS,
-    MOST_FIGURES,
-    Data,
-    Figure,
-    Spec,
-    few,
-    names,
-    slider,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import first, layer_wise, whose
 from autofedavg.report.figures.states import (
     NOW,
@@ -32,6 +23,7 @@ from autofedavg.report.figures.states import (
     steps,
 )
 from autofedavg.report.figures.triangle import triangle
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Results, Row, stem
 
 
@@ -46,7 +38,7 @@ def simplex_figures(results: Results) -> list[Figure]:
     else:  # intervals are those of one Dirichlet
         begun = [row for row in begun if not layer_wise(row) and dirichlet(row)]
         draw = _intervals
-    return [draw(row, sites, few(len(begun))) for row in begun[:MOST_FIGURES]]
+    return [draw(row, sites, vega.few(len(begun))) for row in begun[: vega.MOST_FIGURES]]
 
 
 def _intervals(row: Row, sites: Sequence[str], said: str) -> Figure:
@@ -59,7 +51,7 @@ def _intervals(row: Row, sites: Sequence[str], said: str) -> Figure:
     bars = _bars(sites)
     spec: Spec = {
         "data": {"values": drawn},
-        "params": [slider(0, every[-1]["t"])],
+        "params": [vega.slider(0, every[-1]["t"])],
         "transform": [{"filter": NOW}],
         "width": 420,
         "height": {"step": 20},
@@ -109,18 +101,25 @@ def marginal_intervals(
 
 
 def _bars(sites: Sequence[str]) -> list[Spec]:
-    y = names("site", sites)
+    y = vega.names("site", sites)
     x: Spec = {"type": "quantitative", "title": "alpha", "scale": {"zero": True}}
-    tips = tooltip(("site", ""), ("alpha", ".3f"), ("beta", ".3f"), ("low", ".3f"), ("high", ".3f"))
+    tips = vega.tooltip(
+        ("site", ""), ("alpha", ".3f"), ("beta", ".3f"), ("low", ".3f"), ("high", ".3f")
+    )
 
     def bar(low: str, high: str, width: float, opacity: float) -> Spec:
         return {
-            "mark": {"type": "rule", "strokeWidth": width, "color": COLOURS[0], "opacity": opacity},
+            "mark": {
+                "type": "rule",
+                "strokeWidth": width,
+                "color": vega.COLOURS[0],
+                "opacity": opacity,
+            },
             "encoding": {"y": y, "x": {**x, "field": low}, "x2": {"field": high}},
         }
 
     dot: Spec = {
-        "mark": {"type": "circle", "size": 60, "color": COLOURS[5], "opacity": 1},
+        "mark": {"type": "circle", "size": 60, "color": vega.COLOURS[5], "opacity": 1},
         "encoding": {"y": y, "x": {**x, "field": "alpha"}, "tooltip": tips},
     }
     return [bar("low", "high", 2, 0.7), bar("quarter", "three", 7, 0.5), dot]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autofedavg.report.figures.figure import SLIDER
+from autofedavg.report.figures import vega
 from autofedavg.report.figures.series import first
 from autofedavg.report.repeats import Row
 
 State = Mapping[str, Any]
 CHOSEN = (0.0, 0.1, 1 / 6, 1.0)  # of T: the paper shows rounds 0, 30, 50 and 300 of 300
 MOST_STATES = 60  # states behind a slider; rounds between two show the earlier one
-NOW = f"datum.t <= {SLIDER} && {SLIDER} < datum.until"  # filters the state the slider is at
+NOW = (
+    f"datum.t <= {vega.SLIDER} && {vega.SLIDER} < datum.until"  # filters the state the slider is at
+)
 
 
 def dirichlet(row: Row) -> bool:

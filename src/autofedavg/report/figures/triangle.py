@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 
 from autofedavg.core.errors import printable
-from autofedavg.report.figures.figure import (
-    COLOURS,
-    INK,
-    SLIDER,
-    Data,
-    Figure,
-    Spec,
-    slider,
-    tooltip,
-)
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import layer_wise, whose
 from autofedavg.report.figures.states import (
     NOW,
@@ -30,6 +22,7 @@ from autofedavg.report.figures.states import (
     steps,
     words_of,
 )
+from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Row, stem
 
 SIDE = 240
@@ -51,13 +44,13 @@ def triangle(row: Row, sites: Sequence[str], said: str) -> Figure:
         for k, site in enumerate(sites, 1)
     ]  # fmt: skip
     if layered:
-        tips += tooltip(("layer", "d"))
+        tips += vega.tooltip(("layer", "d"))
     spec: Spec = {
         "datasets": datasets,
-        "params": [slider(0, states[-1]["t"])],
+        "params": [vega.slider(0, states[-1]["t"])],
         "width": 1.6 * SIDE,
         "height": 1.6 * SIDE * 0.9,
-        "layer": _layers(sites, tips, layered, density, NOW, f"datum.t <= {SLIDER}"),
+        "layer": _layers(sites, tips, layered, density, NOW, f"datum.t <= {vega.SLIDER}"),
     }
     rounds = on_paper(every)
     small = {"width": SIDE * 0.85, "height": SIDE * 0.78}
@@ -136,7 +129,7 @@ def _layers(
     corners = zip(sites, ((0.0, -0.07), (1.0, -0.07), (0.5, HALF_HEIGHT + 0.07)), strict=True)
     names = [{"text": _short(site), "x": at, "y": up} for site, (at, up) in corners]
     faint = {"condition": {"test": "datum.line == 0", "value": 0.8}, "value": 0.14}
-    frame = {"type": "line", "color": INK, "strokeWidth": 1}
+    frame = {"type": "line", "color": vega.INK, "strokeWidth": 1}
     bold = {"type": "text", "fontWeight": "bold"}
     made = [
         layer({"name": "frame"}, "", frame, detail={"field": "line"}, order=order, opacity=faint),
@@ -145,17 +138,17 @@ def _layers(
     if density:
         area = {
             "type": "line", "interpolate": "linear-closed", "filled": True,
-            "fill": COLOURS[0], "stroke": None, "fillOpacity": 0.2, "strokeWidth": 0,
+            "fill": vega.COLOURS[0], "stroke": None, "fillOpacity": 0.2, "strokeWidth": 0,
         }  # fmt: skip
         level = {"field": "level", "type": "nominal"}
         made.append(layer({"name": "lines"}, now, area, detail=level, order=order))
         made[-1]["transform"].append({"flatten": ["x", "y", "order"]})
     spots: Spec = {"name": "spots"}
     if not layered:
-        path = {"type": "line", "color": COLOURS[5], "strokeWidth": 1.5}
+        path = {"type": "line", "color": vega.COLOURS[5], "strokeWidth": 1.5}
         made.append(layer(spots, until_now, path, order={"field": "t"}))
     size, opacity = (40, 0.7) if layered else (70, 1)
-    dot = {"type": "circle", "size": size, "color": COLOURS[5], "opacity": opacity}
+    dot = {"type": "circle", "size": size, "color": vega.COLOURS[5], "opacity": opacity}
     made.append(layer(spots, now, dot, tooltip=tips))
     made.append(layer({"name": "words"}, now, {"type": "text", "fontSize": 11}, text=text))
     return made
