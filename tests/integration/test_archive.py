@@ -19,9 +19,9 @@ from autofedavg.experiment.config import completed
 from autofedavg.experiment.folder import read_json, run_paths
 from autofedavg.experiment.rows import plain
 from autofedavg.report.build import report_tables
-from autofedavg.report.comparable import shared_settings
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results
+from autofedavg.report.repeats import shared_settings
 from autofedavg.tasks.synthetic.task import SyntheticPipeline
 from folders import write_study
 from published import published

@@ -14,9 +14,9 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.federation.port import Federation
 from autofedavg.methods.fedavg import FedAvg
-from autofedavg.report.comparable import shared_settings
 from autofedavg.report.notes import notes_of
 from autofedavg.report.read import read_results
+from autofedavg.report.repeats import shared_settings
 from autofedavg.studies.machine import Machine
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from autofedavg.core.errors import RunError
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
-from autofedavg.report import draw
+from autofedavg.report import draw, provenance
 from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
@@ -23,13 +23,6 @@ from autofedavg.report.formats import FORMATS
 from autofedavg.report.gallery import Examples, Group, Key, sheet
 from autofedavg.report.over_rounds import events_table, learning_table, rounds_table, tested_table
 from autofedavg.report.page import Drawn, drawn, page
-from autofedavg.report.provenance import (
-    data_table,
-    differing_table,
-    machines_table,
-    runs_table,
-    settings_table,
-)
 from autofedavg.report.read import read_results
 from autofedavg.report.repeats import Results, stem
 from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
@@ -42,7 +35,7 @@ TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part
     "training": (events_table,),
     "cases": (differences_table,),
     "costs": (traffic_table, time_table, speed_table),
-    "origins": (runs_table, machines_table, data_table, settings_table, differing_table),
+    "origins": provenance.TABLES,
 }
 
 
@@ -55,10 +48,6 @@ class Report:
     figures: Mapping[str, Sequence[Drawn]]
     cases: Sequence[CaseTable]
     examples: Examples
-
-    @property
-    def title(self) -> str:
-        return self.results.title
 
     @property
     def problem(self) -> str | None:

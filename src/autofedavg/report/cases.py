@@ -7,7 +7,7 @@ from itertools import chain
 
 from autofedavg.core.evaluation import case_means, summarise
 from autofedavg.report.formats import to_sheet
-from autofedavg.report.repeats import Results, Row, stem
+from autofedavg.report.repeats import Results, Row
 from autofedavg.report.tables import Table, mark_best, percent_cell
 
 MOST_IN_PAGE = 12_000  # numbers; more are linked as files
@@ -18,14 +18,11 @@ class CaseTable:
     """One row's cases: every model's test score, mean over the repeats.
 
     Attributes:
-        key: the row's name as part of an anchor or a file's name.
         models: "global", "local-<site>", ... in order.
         lines: (site, case, scores in percent, one per model; None where it was not tested).
     """
 
-    key: str
-    name: str
-    label: str
+    row: Row
     models: tuple[str, ...]
     lines: tuple[tuple[str, str, tuple[float | None, ...]], ...]
 
@@ -36,8 +33,19 @@ class CaseTable:
 
 def case_tables(results: Results) -> list[CaseTable]:
     """A table for every row that has finished repeats."""
-    made = [_table(row) for row in results.rows]
-    return [table for table in made if table.lines]
+    made = []
+    for row in results.rows:
+        whole = list(row.whole.values())
+        found = {tested.model for scores in whole for tested, _ in scores.columns()}
+        models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
+        means = [case_means(whole, row.metric, model) for model in models]
+        lines = tuple(
+            (*key, tuple(100 * known[key] if key in known else None for known in means))
+            for key in sorted({key for known in means for key in known})
+        )
+        if lines:
+            made.append(CaseTable(row, models, lines))
+    return made
 
 
 def case_file(row: Row) -> str:
@@ -45,18 +53,6 @@ def case_file(row: Row) -> str:
     heads = [["seed", "model", "site", "split", "case", "metric", "value"]]
     lines = ([s, *score[:-1], score.value] for s, scores in row.whole.items() for score in scores)
     return to_sheet(chain(heads, lines))
-
-
-def _table(row: Row) -> CaseTable:
-    whole = list(row.whole.values())
-    found = {tested.model for scores in whole for tested, _ in scores.columns()}
-    models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
-    means = {model: case_means(whole, row.metric, model) for model in models}
-    lines = tuple(
-        (*key, tuple(100 * known[key] if key in known else None for known in means.values()))
-        for key in sorted({key for known in means.values() for key in known})
-    )
-    return CaseTable(stem(row.name), row.name, row.label, models, lines)
 
 
 def classes_table(results: Results) -> Table | None:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Paired, Summary, case_means, compare, summarise
 from autofedavg.core.scores import Scores
-from autofedavg.report.comparable import apart, flat
-from autofedavg.report.read import read_results
-from autofedavg.report.repeats import CaseScores, Repeat, Row
+from autofedavg.report.read import apart, read_results
+from autofedavg.report.repeats import CaseScores, Repeat, Row, flat
 from autofedavg.report.tables import mean_known, mean_over_layers
 
 
@@ -60,21 +59,20 @@ class Side:
     def summaries(self) -> list[Summary]:
         return [summarise(scores, self.row.metric) for scores in self.scores]
 
-    def plain(self) -> dict[str, str]:
-        return {"folder": str(self.folder), "name": self.name, "metric": self.row.metric}
-
     def best(self) -> list[dict[str, Any]]:
         """Where every run stands, and the round of its highest validation mean."""
-        return [
-            {
-                "seed": repeat.seed,
-                "fold": repeat.fold,
+        found = []
+        for repeat in self.row.repeats:
+            means = [(line["t"], (line["validation"] or {}).get("mean")) for line in repeat.rounds]
+            scored = [(t, mean) for t, mean in means if mean is not None]
+            best = max(scored, key=lambda each: each[1], default=(None, None))  # first of equals
+            far = {
                 "t": repeat.rounds[-1]["t"] if repeat.rounds else 0,
                 "T": repeat.config["rounds"],
-                **_best(repeat),
             }
-            for repeat in self.row.repeats
-        ]
+            run = {"seed": repeat.seed, "fold": repeat.fold, **far}
+            found.append({**run, "best": best[0], "validation": best[1]})
+        return found
 
 
 class Difference(NamedTuple):
@@ -133,7 +131,10 @@ class Comparison:
     def plain(self) -> dict[str, Any]:
         """For programs."""
         return {
-            **{key: side.plain() for key, side in self.sides.items()},
+            **{
+                key: {"folder": str(side.folder), "name": side.name, "metric": side.row.metric}
+                for key, side in self.sides.items()
+            },
             "comparable": not self.apart,
             "apart": list(self.apart),
             "seeds": list(self.seeds),
@@ -245,10 +246,3 @@ def _weights(repeats: Sequence[Repeat]) -> dict[str, list[float]]:
         for site, weight in zip(sorted(repeat.environment["data"]["cases"]), alpha, strict=False):
             found.setdefault(site, []).append(mean_over_layers(weight))
     return found
-
-
-def _best(repeat: Repeat) -> dict[str, Any]:
-    means = [(line["t"], (line["validation"] or {}).get("mean")) for line in repeat.rounds]
-    scored = [(t, mean) for t, mean in means if mean is not None]
-    best = max(scored, key=lambda each: each[1], default=(None, None))  # the first of equals
-    return {"best": best[0], "validation": best[1]}

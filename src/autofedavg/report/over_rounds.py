@@ -13,21 +13,18 @@ from autofedavg.report.repeats import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, mark_best, mean_cell, percent_cell, table_of
 
 WAY = (1, 2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # rounds that are shown
-# Kind of event -> its column.
-KINDS = {
+KINDS = {  # kind of event: its column
     "lost": "lost",
     "dropped": "dropped",
     "retried": "asked again",
     "resent": "sent again",
     "returned": "returned",
+    "clipped": "clipped",
+    "outlying": "far off",
 }
-# Only where there are any: its column, and what it means.
-RARE = {
-    "clipped": (
-        "clipped",
-        "Clipped: its step on beta was far longer than the others', and did not count.",
-    ),
-    "outlying": ("far off", "Far off: its model had moved much further than the others'."),
+RARE = {  # these have a column only where there are any: what they mean
+    "clipped": "Clipped: its step on beta was far longer than the others', and did not count.",
+    "outlying": "Far off: its model had moved much further than the others'.",
 }
 
 Curve = Sequence[tuple[int, float]]  # (round, test score)
@@ -174,7 +171,7 @@ def events_table(results: Results) -> Table | None:
             counts.setdefault(f"{row.label} - {site}", Counter())[what] += 1
             rounds.setdefault(f"{row.label} - {site}", set()).add(t)
     seen = {what for mine in counts.values() for what in mine}
-    kinds = KINDS | {kind: head for kind, (head, _) in RARE.items() if kind in seen}
+    kinds = {kind: head for kind, head in KINDS.items() if kind in seen or kind not in RARE}
     rows = []
     for label, mine in counts.items():
         numbers = (*(mine[kind] for kind in kinds), len(rounds[label]))
@@ -184,7 +181,7 @@ def events_table(results: Results) -> Table | None:
         "answer could not be used. Asked again: within a call, after no answer. Sent again: models "
         "that it had lost. Returned: answered after it was lost or dropped. Rounds: those in which "
         "any of it happened. Reasons are in rounds.jsonl.",
-        *(meaning for kind, (_, meaning) in RARE.items() if kind in seen),
+        *(meaning for kind, meaning in RARE.items() if kind in seen),
     )
     heads = (*kinds.values(), "rounds")
     return table_of("events", "Lost and returning sites", heads, rows, notes, decimals=0)

@@ -94,6 +94,7 @@ def page(report: Report, script: str = "") -> str:
         progress=how_far(results),
         link_of=link_of,
         shown_p=shown_p,
+        stem=stem,
         policy=_policy(scripts, live=bool(script)),
         style=_resource("page.css"),
         scripts=scripts,

@@ -64,7 +64,9 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
     ours = [row for row in others if row.learns]
     pool = ours or others
     kind = "of Auto-FedAvg" if ours else "beside the baseline"
-    known = {row.name: score for row in pool if (score := _validation(row)) is not None}
+    # Of the models that a row selected, over its seeds and folds.
+    validated = {row.name: mean_known(map(selected, row.counted)) for row in pool}
+    known = {name: score for name, score in validated.items() if score is not None}
     best = max(pool, key=lambda row: known.get(row.name, -1.0))
     if len(pool) == 1:
         return best, f"{best.label} is the only row {kind}."
@@ -74,11 +76,6 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
         f"Of {len(pool)} rows {kind}, {best.label} is shown: the models it selected have the best "
         f"mean validation score ({100 * known[best.name]:.2f}). Test scores do not choose the row."
     )
-
-
-def _validation(row: Row) -> float | None:
-    """The mean validation score of the models that a row selected, over its seeds and folds."""
-    return mean_known(selected(repeat) for repeat in row.counted)
 
 
 def selected(repeat: Repeat) -> float | None:

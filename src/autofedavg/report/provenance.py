@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from autofedavg.experiment.machine_paths import PATHS, run_name, tells_place
-from autofedavg.report.comparable import flat
 from autofedavg.report.notes import moved, named, selects
-from autofedavg.report.repeats import Repeat, Results, Row, seed_and_fold
+from autofedavg.report.repeats import Repeat, Results, Row, flat, seed_and_fold
 from autofedavg.report.tables import Cell, Table
 
 # They tell runs, or machines, apart and set nothing.
@@ -158,3 +157,6 @@ def _origins(results: Results, path: str) -> str:
     """Where a value comes from; rows may have the same one for different reasons."""
     known = dict.fromkeys(row.repeats[0].origin(path) for row in results.rows)
     return " / ".join(filter(None, known)) or "not recorded"
+
+
+TABLES = (runs_table, machines_table, data_table, settings_table, differing_table)

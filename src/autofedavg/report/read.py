@@ -1,4 +1,4 @@
-"""Reads run folders into rows, and refuses what no run writes."""
+"""Reads run folders into rows; refuses what no run writes, and what cannot stand in one table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from autofedavg.experiment.folder import (
 )
 from autofedavg.experiment.folder_schema import HUGE
 from autofedavg.experiment.machine_paths import entries, run_name, without_paths
-from autofedavg.report.comparable import folds_of, refuse_mixture, refuse_other_settings
-from autofedavg.report.repeats import Missing, Repeat, Results, Row
+from autofedavg.report.repeats import Missing, Repeat, Results, Row, shared_settings
 
 if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
     from autofedavg.tasks.base import Progress
@@ -70,15 +69,15 @@ def read_results(
         damaged[found[0]] = error
     if damaged and not (repeats and spare_damaged):
         raise next(iter(damaged.values()))
-    folds = folds_of(repeats)
-    refuse_mixture(repeats)
+    folds = _folds(repeats)
+    _refuse_mixture(repeats)
     order = study.get("rows") or [str(row["config"]["name"]) for row in study.get("runs", [])]
     by_name: dict[str, list[Repeat]] = {}
     for repeat in sorted(repeats, key=lambda r: (r.config["name"], r.seed, r.fold or 0)):
         by_name.setdefault(repeat.config["name"], []).append(repeat)
     rows = []
     for mine in in_order(by_name, list(dict.fromkeys(order))):
-        refuse_other_settings(mine)
+        _refuse_other_settings(mine)
         config, metric = mine[0].config, mine[0].environment["metric"]
         rows.append(Row(config["name"], config["label"], tuple(mine), metric, folds))
     names = [row.name for row in rows]
@@ -162,8 +161,6 @@ def _refuse_unfit(
         numbers += [x for losses in line.get("learning_loss", {}).values() for x in losses]
         for per_site in alpha or []:
             numbers += per_site if isinstance(per_site, list) else [per_site]
-        for event in line.get("events") or []:
-            _ = event["site"], event["what"]
         if not all(number is None or -HUGE <= number <= HUGE for number in numbers):
             raise ValueError(f"round {line['t']} has a number that is not finite, or too large")
     for tested, _ in scores.columns():
@@ -176,3 +173,74 @@ def _origins(run: Path, config: str) -> dict[str, str]:
     if (run / ORIGINS).exists():
         return dict(read_json(run / ORIGINS)["origins"])
     return {entry.path: entry.behind.strip(" #\n") for entry in entries(config)}
+
+
+def _folds(repeats: Sequence[Repeat]) -> tuple[int | None, ...]:
+    """The folds that a row needs for its numbers: all that any run was one of."""
+    asked = {fold for repeat in repeats for fold in repeat.environment.get("folds") or []}
+    found = {repeat.fold for repeat in repeats}
+    if None in found and len(found) > 1:
+        whole = next(repeat for repeat in repeats if repeat.fold is None)
+        raise RunError(
+            "it is no fold of a cross-validation, and other runs are",
+            where=str(whole.folder),
+            remedy="report them apart: their test cases cannot be pooled",
+        )
+    return tuple(sorted(asked | found, key=lambda fold: -1 if fold is None else fold))
+
+
+def _refuse_mixture(repeats: Sequence[Repeat]) -> None:
+    for what, other, first in apart(repeats):
+        raise RunError(
+            f"{what} differs from that of {first.folder}",
+            where=str(other.folder),
+            remedy="report them apart: their numbers cannot stand in one table",
+        )
+
+
+def apart(repeats: Sequence[Repeat]) -> Iterator[tuple[str, Repeat, Repeat]]:
+    """(what, run, first run) of all that keeps runs from standing in one table."""
+    of_fold: dict[int | None, Repeat] = {}
+    for other in repeats:
+        same_fold = of_fold.setdefault(other.fold, other)
+        for first, identity in ((repeats[0], _everywhere), (same_fold, _in_a_fold)):
+            for what, mine in identity(other).items():
+                if mine != identity(first)[what]:
+                    yield what, other, first
+
+
+def _everywhere(repeat: Repeat) -> dict[str, str]:
+    """What all runs must share."""
+    data = repeat.environment["data"]
+    return {
+        "the task": repeat.config["task"]["name"],
+        "the data": data["data"],
+        "the content of the files": data.get("content_sha256", ""),
+        "the list of folds": data.get("folds_sha256", ""),
+        "the metric": repeat.environment["metric"],
+    }
+
+
+def _in_a_fold(repeat: Repeat) -> dict[str, str]:
+    """What runs of one fold must share."""
+    return {"the split of the data": repeat.environment["data"]["split_sha256"]}
+
+
+def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
+    """Repeats are the same settings with another seed; anything else must not be averaged."""
+    settings = shared_settings(repeat.config for repeat in repeats)
+    known: dict[tuple[int, int | None], Path] = {}
+    for other, its in zip(repeats, settings, strict=True):
+        before = known.setdefault((other.seed, other.fold), other.folder)
+        if before != other.folder:
+            raise RunError(
+                f"seed {other.seed} of row {other.config['name']!r} is also in {before}",
+                where=str(other.folder),
+                remedy="report one of them: the same run is not a repeat",
+            )
+        if its != settings[0]:
+            raise RunError(
+                f"its settings differ from those of {repeats[0].folder}, a repeat of the same row",
+                where=str(other.folder),
+                remedy="report them apart, or run the row again under another name",
+            )

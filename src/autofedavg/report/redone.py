@@ -29,7 +29,6 @@ class Opened:
         elsewhere: in what this machine differs from the run's; empty if in nothing.
     """
 
-    repeat: Repeat
     network: nn.Module
     collection: Collection
     compared: bool
@@ -72,7 +71,7 @@ def open_run(repeat: Repeat, progress: Progress | None = None) -> Opened:
     compared = _same_data(repeat, task.outline(), collection)
     device = _device(repeat)
     network = trained.network.to(device)
-    return Opened(repeat, network, collection, compared, _elsewhere(repeat, device))
+    return Opened(network, collection, compared, _elsewhere(repeat, device))
 
 
 def check_notes(checks: Sequence[Check]) -> list[str]:

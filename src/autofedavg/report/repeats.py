@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Paired, Summary, case_means, compare, summarise
 from autofedavg.core.scores import Scores
+from autofedavg.experiment.machine_paths import PATHS
 
 MANY = 8  # sites: more do not fit side by side
+LOCAL = ("fold", "hold", *PATHS)  # may differ between repeats of a row
 CaseScores = Mapping[tuple[str, str], float]  # by site and case
 
 
@@ -189,6 +191,37 @@ def _paired(row: Row, baseline: Row) -> Pairing:
 def seed_and_fold(run: Repeat | Missing) -> str:
     """A run's seed, and its fold in a cross-validation, as tables and captions name them."""
     return f"seed {run.seed}" + ("" if run.fold is None else f", fold {run.fold}")
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of nested values."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def shared_settings(configs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of runs that can be compared; older runs get what they lack at its default.
+
+    Where files lie on a machine is none of them: the environment holds what is in them.
+    """
+    shared = [_without_places(config) for config in configs]
+    known: dict[tuple[Any, Any], set[frozenset[str]]] = {}
+    for config in shared:
+        kind = (config["task"].get("name"), config["method"]["name"])
+        known.setdefault(kind, set()).add(frozenset(path for path, _ in flat(config)))
+    if all(len(paths) == 1 for paths in known.values()):
+        return shared
+    from autofedavg.experiment.config import completed  # brings PyTorch
+
+    return [_without_places(completed(config)) for config in shared]
+
+
+def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
+    task = {key: value for key, value in config["task"].items() if key not in LOCAL}
+    return {**config, "task": task}
 
 
 def stem(name: str) -> str:

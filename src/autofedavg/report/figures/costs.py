@@ -36,16 +36,14 @@ def traffic_figure(results: Results) -> Figure | None:
 
 def _formula(marks: Data, labels: list[str]) -> Spec:
     """A bar across where the formula puts the end of training and learning."""
-    return {
-        "data": {"values": marks},
-        "transform": vega.row_filter(labels)["transform"],
-        "mark": {"type": "tick", "color": vega.INK, "thickness": 3, "height": 22},
-        "encoding": {
-            "y": {"field": "row", "type": "nominal", "sort": labels},
-            "x": {"field": "MB", "type": "quantitative"},
-            "tooltip": vega.tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
-        },
-    }
+    across = vega.layer(
+        {"type": "tick", "color": vega.INK, "thickness": 3, "height": 22},
+        y={"field": "row", "type": "nominal", "sort": labels},
+        x={"field": "MB", "type": "quantitative"},
+        tooltip=vega.tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
+    )
+    shown = vega.row_filter(labels)["transform"]
+    return {"data": {"values": marks}, "transform": shown, **across}
 
 
 def time_figure(results: Results) -> Figure | None:
@@ -64,17 +62,15 @@ def time_figure(results: Results) -> Figure | None:
 
 def _bars(labels: list[str], data: Data, value: str, title: str, kinds: list[str]) -> Spec:
     shown = vega.row_filter(labels)
-    bars: Spec = {
-        "data": {"values": [{**item, "order": kinds.index(item["kind"])} for item in data]},
-        "transform": shown["transform"],
-        "mark": {"type": "bar"},
-        "encoding": {
-            "y": vega.names("row", labels),
-            "x": vega.number(value, title, stack="zero"),
-            "color": {"field": "kind", "type": "nominal", "title": None,
-                      "scale": {"domain": kinds, "range": list(vega.COLOURS[: len(kinds)])}},
-            "order": {"field": "order"},
-            "tooltip": vega.tooltip(("row", ""), ("kind", ""), (value, ".3f")),
-        },
-    }  # fmt: skip
+    domain = {"domain": kinds, "range": list(vega.COLOURS[: len(kinds)])}
+    bars = vega.layer(
+        {"type": "bar"},
+        y=vega.names("row", labels),
+        x=vega.number(value, title, stack="zero"),
+        color={"field": "kind", "type": "nominal", "title": None, "scale": domain},
+        order={"field": "order"},
+        tooltip=vega.tooltip(("row", ""), ("kind", ""), (value, ".3f")),
+    )
+    values = [{**item, "order": kinds.index(item["kind"])} for item in data]
+    bars = {"data": {"values": values}, "transform": shown["transform"], **bars}
     return {"params": shown["params"], "width": 460, "height": {"step": 24}, "layer": [bars]}

@@ -55,14 +55,15 @@ def _per_site(
     many = len(sites) > vega.MOST_LINES
     tips = vega.tooltip(("row", ""), ("site", ""), ("t", "d"), (value, ".3f"))
     if many:
-        encoding = {
-            "x": {**vega.ROUND, "type": "ordinal", "axis": {"labelOverlap": True}},
-            "y": vega.names("site", sites),
-            "color": vega.number(value, value),
-            "tooltip": tips,
-        }
-        panel = {"height": 12 * len(sites), "mark": {"type": "rect"}, "encoding": encoding}
-        spec = vega.per_row(kept, drawn, {"width": WIDE, **panel})
+        squares = vega.layer(
+            {"type": "rect"},
+            x={**vega.ROUND, "type": "ordinal", "axis": {"labelOverlap": True}},
+            y=vega.names("site", sites),
+            color=vega.number(value, value),
+            tooltip=tips,
+        )
+        panel = {"width": WIDE, "height": 12 * len(sites), **squares}
+        spec = vega.per_row(kept, drawn, panel)
     else:
         drawn = _with_places(drawn, value, zero)
         lines = _lines(sites, value, zero, len(drawn), tips)
@@ -79,24 +80,19 @@ def _lines(sites: list[str], value: str, zero: bool, marks: int, tips: list[Spec
     """Lines, and the values at the slider's round printed beside it."""
     y = vega.number(value, value, scale={"zero": zero})
     at: Spec = {"filter": f"datum.t == {vega.SLIDER}"}
+    line = {"type": "line", "point": vega.dots(marks, 14), "strokeWidth": 2}
+    rule = {"type": "rule", "opacity": 0.35}
+    text = {"type": "text", "align": "left", "dx": 5, "fontSize": 11, "color": vega.INK}
+    (shown,) = vega.tooltip((value, ".3f"))
     return [
-        {
-            "mark": {"type": "line", "point": vega.dots(marks, 14), "strokeWidth": 2},
-            "encoding": {"x": vega.ROUND, "y": y, "color": vega.colours(sites), "tooltip": tips},
-        },
+        vega.layer(line, x=vega.ROUND, y=y, color=vega.colours(sites), tooltip=tips),
         {
             "transform": [at, {"aggregate": [{"op": "min", "field": "t", "as": "t"}]}],
-            "mark": {"type": "rule", "opacity": 0.35},
-            "encoding": {"x": vega.ROUND},
+            **vega.layer(rule, x=vega.ROUND),
         },
         {
             "transform": [at],
-            "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11, "color": vega.INK},
-            "encoding": {
-                "x": vega.ROUND,
-                "y": {**y, "field": "place"},
-                "text": {"field": value, "type": "quantitative", "format": ".3f"},
-            },
+            **vega.layer(text, x=vega.ROUND, y={**y, "field": "place"}, text=shown),
         },
     ]
 
@@ -172,17 +168,14 @@ def learning_figure(results: Results) -> Figure | None:
     few = vega.MOST_MARKS // len(kept)
     thin = [vega.thinned([item for item in drawn if item["row"] == row], few) for row in kept]
     drawn = [item for part, _ in thin for item in part]
-    panel: Spec = {
-        "width": WIDE,
-        "height": TALL,
-        "mark": {"type": "line", "point": vega.dots(len(drawn), 18), "strokeWidth": 2},
-        "encoding": {
-            "x": vega.ROUND,
-            "y": vega.number("loss", "loss", scale=vega.FROM_LOWEST),
-            "color": vega.names("steps", [FIRST, LAST]),
-            "tooltip": vega.tooltip(("row", ""), ("steps", ""), ("t", "d"), ("loss", ".4f")),
-        },
-    }
+    line = vega.layer(
+        {"type": "line", "point": vega.dots(len(drawn), 18), "strokeWidth": 2},
+        x=vega.ROUND,
+        y=vega.number("loss", "loss", scale=vega.FROM_LOWEST),
+        color=vega.names("steps", [FIRST, LAST]),
+        tooltip=vega.tooltip(("row", ""), ("steps", ""), ("t", "d"), ("loss", ".4f")),
+    )
+    panel = {"width": WIDE, "height": TALL, **line}
     several = any(item["repeats"] > 1 for item in drawn)
     thinner = any(stride > 1 for _, stride in thin)
     caption = (

@@ -35,10 +35,8 @@ def validation_figure(results: Results) -> Figure | None:
         "Mean over sites of the global model's score on their validation cases, after each round; "
         f"{DASHED}{_band(drawn)}{left}{vega.every(stride)}"
     )
-    return Figure(
-        "validation", "Validation score over the rounds (Figure 3b)", caption, data, spec,
-        about=_ends(drawn, "Validation"),
-    )  # fmt: skip
+    title, about = "Validation score over the rounds (Figure 3b)", _ends(drawn, "Validation")
+    return Figure("validation", title, caption, data, spec, about=about)
 
 
 def tested_figure(results: Results) -> Figure | None:
@@ -75,9 +73,8 @@ def tested_figure(results: Results) -> Figure | None:
         f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}"
         f"{vega.every(stride)}"
     )
-    return Figure(
-        "tested", "Test score over the rounds", caption, data, spec, about=_ends(scores, "Test")
-    )
+    title, about = "Test score over the rounds", _ends(scores, "Test")
+    return Figure("tested", title, caption, data, spec, about=about)
 
 
 def _tested(row: Row) -> Data:
@@ -108,9 +105,8 @@ def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
         scale = {**scale, "domain": [min(in_sight), max(in_sight)], "nice": True}
     layers = _curves(drawn, labels, value, title, scale)
     if value == "difference":
-        rule = {"type": "rule", "opacity": 0.4}
-        zero = {"data": {"values": [{}]}, "mark": rule, "encoding": {"y": {"datum": 0}}}
-        layers.insert(0, zero)
+        zero = vega.layer({"type": "rule", "opacity": 0.4}, y={"datum": 0})
+        layers.insert(0, {"data": {"values": [{}]}, **zero})
     only = [{"filter": f"isValid(datum.{value})"}]
     return {"width": vega.WIDTH, "height": vega.HEIGHT - 60, "transform": only, "layer": layers}
 
@@ -162,24 +158,18 @@ def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec)
     counts = Counter(item["row"] for item in drawn).values()
     few = min(counts, default=0) == 1 or max(counts, default=0) < 2 * LONG
     point = vega.dots(len(drawn), 18) if few else False
-    line: Spec = {
-        "mark": {"type": "line", "strokeWidth": 2, "clip": True, "point": point},
-        "encoding": {
-            "x": vega.ROUND,
-            "y": {**y, "field": value},
-            "color": colour,
-            "strokeDash": {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]},
-            "tooltip": vega.tooltip(("row", ""), ("t", "d"), (value, ".2f")),
-        },
-    }
+    line = vega.layer(
+        {"type": "line", "strokeWidth": 2, "clip": True, "point": point},
+        x=vega.ROUND,
+        y={**y, "field": value},
+        color=colour,
+        strokeDash={"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]},
+        tooltip=vega.tooltip(("row", ""), ("t", "d"), (value, ".2f")),
+    )
     if not _several(drawn):
         return [line]
-    band: Spec = {
-        "mark": {"type": "area", "opacity": 0.15, "clip": True},
-        "encoding": {"x": vega.ROUND, "color": colour, "y2": {"field": "greatest"},
-                     "y": {**y, "field": "least"}},
-    }  # fmt: skip
-    return [band, line]
+    area, ends = {"type": "area", "opacity": 0.15, "clip": True}, {"field": "greatest"}
+    return [vega.layer(area, x=vega.ROUND, color=colour, y2=ends, y={**y, "field": "least"}), line]
 
 
 def _several(drawn: Data) -> bool:

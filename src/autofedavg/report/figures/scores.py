@@ -30,12 +30,10 @@ def differences_figure(results: Results) -> Figure | None:
 
     def layer(values: Data, mark: Spec, **encoding: Spec | list[Spec]) -> Spec:
         rows = {"data": {"values": values}, "transform": shown["transform"]}
-        return {**rows, "mark": mark, "encoding": encoding}
+        return {**rows, **vega.layer(mark, **encoding)}
 
-    layers: list[Spec] = [
-        {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.6},
-         "encoding": {"x": {"datum": 0}}},
-    ]  # fmt: skip
+    zero = vega.layer({"type": "rule", "opacity": 0.6}, x={"datum": 0})
+    layers = [{"data": {"values": [{}]}, **zero}]
     many = len(data) > vega.MOST_MARKS
     if not many:
         # Dots of a site in a lane of their own, so that few cover one another.
@@ -117,9 +115,9 @@ def matrix_figure(results: Results) -> Figure | None:
         values = [item["score"] for item in data]
         middle = (min(values) + max(values)) / 2
         dark = {"condition": {"test": f"datum.score > {middle}", "value": "#000"}, "value": "#fff"}
-        text = {"field": "score", "type": "quantitative", "format": ".1f"}
+        (text,) = vega.tooltip(("score", ".1f"))
         mark = {"type": "text", "fontSize": 11}
-        layers.append({"mark": mark, "encoding": {"x": x, "y": y, "text": text, "color": dark}})
+        layers.append(vega.layer(mark, x=x, y=y, text=text, color=dark))
     drawn = [item for item in data if item["row"] in kept]
     panel = {"width": {"step": step}, "height": {"step": step}, "layer": layers}
     spec = vega.per_row(kept, drawn, panel, columns=3 if len(sites) <= 4 else 2)

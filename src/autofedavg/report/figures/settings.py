@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autofedavg.core.evaluation import mean_and_spread
-from autofedavg.report.comparable import flat, shared_settings
 from autofedavg.report.figures import vega
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.vega import Data, Spec
-from autofedavg.report.repeats import Results, Row
+from autofedavg.report.repeats import Results, Row, flat, shared_settings
 from autofedavg.report.tables import mean_global
 
 INTERVAL = "method.t0"
@@ -101,20 +100,18 @@ def _panel(data: Data, all_data: Data, level: float | None, width: int, height: 
     colour = {**vega.names("line", list(dict.fromkeys(point["line"] for point in data))),
               "legend": {"orient": "bottom", "columns": 1, "labelLimit": 480}}  # fmt: skip
     tips = vega.tooltip(("row", ""), ("value", "g"), ("score", ".2f"), ("repeats", "d"))
-    only = [{"filter": {"field": "setting", "equal": path}}]
-    layers: list[Spec] = [
-        {"transform": only, "mark": {"type": "rule", "opacity": 0.7, "strokeWidth": 2},
-         "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"},
-                      "color": colour}},
-        {"transform": only, "mark": {"type": "line", "point": {"size": 50}},
-         "encoding": {"x": x, "y": {**y, "field": "score"}, "color": colour, "tooltip": tips}},
-    ]  # fmt: skip
+    only = {"transform": [{"filter": {"field": "setting", "equal": path}}]}
+    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    rule = {"type": "rule", "opacity": 0.7, "strokeWidth": 2}
+    line = {"type": "line", "point": {"size": 50}}
+    dashed = {"type": "rule", "strokeDash": [4, 4], "color": vega.COLOURS[-1]}
+    layers = [
+        {**only, **vega.layer(rule, x=x, **ends, color=colour)},
+        {**only, **vega.layer(line, x=x, y={**y, "field": "score"}, color=colour, tooltip=tips)},
+    ]
     if level is not None:
-        layers.insert(0, {
-            "data": {"values": [{}]},
-            "mark": {"type": "rule", "strokeDash": [4, 4], "color": vega.COLOURS[-1]},
-            "encoding": {"y": {**y, "datum": level}},
-        })  # fmt: skip
+        across = vega.layer(dashed, y={**y, "datum": level})
+        layers.insert(0, {"data": {"values": [{}]}, **across})
     return {"width": width, "height": height, "layer": layers}
 
 

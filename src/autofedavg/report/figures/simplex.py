@@ -1,4 +1,4 @@
-"""The distribution of the weights at chosen rounds (Figure 3c), with beta printed.
+"""The weights of single rows: their distribution at chosen rounds (Figure 3c), and by layers.
 
 Three sites: a triangle, with outlines of the Dirichlet's density. Any other number: intervals.
 """
@@ -12,15 +12,17 @@ from scipy import stats
 
 from autofedavg.report.figures import vega
 from autofedavg.report.figures.figure import Figure
-from autofedavg.report.figures.series import first, layer_wise, whose
-from autofedavg.report.figures.states import (
+from autofedavg.report.figures.series import (
     NOW,
     State,
     behind_slider,
     dirichlet,
+    first,
+    layer_wise,
     on_paper,
     states_of,
     steps,
+    whose,
 )
 from autofedavg.report.figures.triangle import triangle
 from autofedavg.report.figures.vega import Data, Spec
@@ -108,18 +110,67 @@ def _bars(sites: Sequence[str]) -> list[Spec]:
     )
 
     def bar(low: str, high: str, width: float, opacity: float) -> Spec:
-        return {
-            "mark": {
-                "type": "rule",
-                "strokeWidth": width,
-                "color": vega.COLOURS[0],
-                "opacity": opacity,
-            },
-            "encoding": {"y": y, "x": {**x, "field": low}, "x2": {"field": high}},
-        }
+        rule = {"type": "rule", "strokeWidth": width, "color": vega.COLOURS[0], "opacity": opacity}
+        return vega.layer(rule, y=y, x={**x, "field": low}, x2={"field": high})
 
-    dot: Spec = {
-        "mark": {"type": "circle", "size": 60, "color": vega.COLOURS[5], "opacity": 1},
-        "encoding": {"y": y, "x": {**x, "field": "alpha"}, "tooltip": tips},
-    }
-    return [bar("low", "high", 2, 0.7), bar("quarter", "three", 7, 0.5), dot]
+    dot = {"type": "circle", "size": 60, "color": vega.COLOURS[5], "opacity": 1}
+    return [
+        bar("low", "high", 2, 0.7),
+        bar("quarter", "three", 7, 0.5),
+        vega.layer(dot, y=y, x={**x, "field": "alpha"}, tooltip=tips),
+    ]
+
+
+def layer_figures(results: Results) -> list[Figure]:
+    """A figure for every row with a weight per layer."""
+    rows = [row for row in results.rows if layer_wise(row)]
+    return [
+        _heat_map(list(results.sites), row, vega.few(len(rows)))
+        for row in rows[: vega.MOST_FIGURES]
+    ]
+
+
+def _heat_map(sites: list[str], row: Row, said: str) -> Figure:
+    chosen = first(row)
+    last = chosen.rounds[-1]["alpha"]
+    P = len(last[0])
+    known = chosen.environment.get("layers") or []
+    layers = [f"{p + 1} {known[p]}" if len(known) == P else f"layer {p + 1}" for p in range(P)]
+    data: Data = [
+        {"row": row.label, "t": line["t"], "site": site, "layer": layer, "alpha": value}
+        for line in chosen.rounds
+        if line["alpha"]
+        for site, per_layer in zip(sites, line["alpha"], strict=True)
+        for layer, value in zip(layers, per_layer, strict=False)
+    ]
+    drawn, stride = vega.thinned(data)
+    spec: Spec = {
+        "data": {"values": drawn},
+        "columns": 3 if len(sites) <= 3 else 4,
+        "facet": vega.names("site", sites),
+        "spec": {
+            "width": 180,
+            "height": {"step": max(4, min(16, 320 // P))},
+            "mark": {"type": "rect"},
+            "encoding": {
+                "x": {"field": "t", "type": "ordinal", "title": "round",
+                      "axis": {"labelOverlap": True, "labelAngle": 0}},
+                "y": {**vega.names("layer", layers),
+                      "axis": {"labelOverlap": True, "labelLimit": 150}},
+                "color": vega.number("alpha", "alpha", scale={"domainMin": 0, "scheme": "viridis"}),
+                "tooltip": vega.tooltip(("site", ""), ("layer", ""), ("t", "d"), ("alpha", ".3f")),
+            },
+        },
+    }  # fmt: skip
+    spread = max(max(per_layer) - min(per_layer) for per_layer in last)
+    return Figure(
+        f"layers-{stem(row.name)}",
+        f"Layer-wise weights: {row.label}",
+        f"Layers from the input (top) to the output, rounds from left to right.{whose(row)}"
+        f"{vega.every(stride)}{said}",
+        data,
+        spec,
+        about=f"{row.label}: in the last round a site's weight differs by up to {spread:.2f} "
+        f"between its {P} layers.",
+        row=row.label,
+    )

@@ -11,15 +11,16 @@ import numpy as np
 from autofedavg.core.errors import printable
 from autofedavg.report.figures import vega
 from autofedavg.report.figures.figure import Figure
-from autofedavg.report.figures.series import layer_wise, whose
-from autofedavg.report.figures.states import (
+from autofedavg.report.figures.series import (
     NOW,
     State,
     behind_slider,
+    layer_wise,
     nested,
     on_paper,
     states_of,
     steps,
+    whose,
     words_of,
 )
 from autofedavg.report.figures.vega import Data, Spec
@@ -123,7 +124,7 @@ def _layers(
 
     def layer(data: Spec, when: str, mark: Spec, **encoding: Any) -> Spec:
         only = {"transform": [{"filter": when}]} if when else {}
-        return {"data": data, **only, "mark": mark, "encoding": {"x": x, "y": y, **encoding}}
+        return {"data": data, **only, **vega.layer(mark, x=x, y=y, **encoding)}
 
     text, order = {"field": "text"}, {"field": "order"}
     corners = zip(sites, ((0.0, -0.07), (1.0, -0.07), (0.5, HALF_HEIGHT + 0.07)), strict=True)

@@ -92,6 +92,11 @@ ROUND = number("t", "round", axis={"tickMinStep": 1})
 FROM_LOWEST: Spec = {"zero": False}  # a scale
 
 
+def layer(mark: Spec, **encoding: Spec | list[Spec]) -> Spec:
+    """Marks, and what they show by place, colour and words."""
+    return {"mark": mark, "encoding": encoding}
+
+
 def colours(sites: Sequence[str]) -> Spec:
     """Sites by colour, always the same one."""
     return {
