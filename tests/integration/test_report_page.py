@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from autofedavg.report.build import build_report
-from autofedavg.report.values import MANY
+from autofedavg.report.repeats import MANY
 from folders import METHODS, write_study
 
 EVIL = "<script>alert('site')</script>"
