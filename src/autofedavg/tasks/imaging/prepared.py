@@ -12,7 +12,6 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from autofedavg.tasks.imaging.preparation import (
     Case,
     Classes,
     arrays,
+    of_every_case,
 )
 
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
@@ -72,31 +72,14 @@ class Store:
         """
         self._check_splits(wanted)
         self._sweep()
-        jobs = [(site, case) for site, cases in wanted.items() for case in cases]
+        at_once = 2 if self._limit >= ROOMY else 1  # each needs several times its file
+        made = of_every_case(wanted, self._tried, "preparing cases", at_once, progress)
         ready: dict[str, dict[str, list[PreparedCase]]] = {
             site: {split: [] for split in SPLITS} for site in wanted
         }
-        wrong: list[str] = []
-        at_once = 2 if self._limit >= ROOMY else 1  # each needs several times its file
-        with ThreadPoolExecutor(at_once) as pool:
-            futures = [pool.submit(self._tried, case) for _, case in jobs]
-            try:
-                for done, ((site, case), future) in enumerate(zip(jobs, futures, strict=True), 1):
-                    result = future.result()
-                    if isinstance(result, DataError):
-                        wrong.append(f"{site}, {case.case}: {result}")
-                    else:
-                        ready[site][case.split].append(result)
-                    if progress:
-                        progress("preparing cases", done, len(jobs))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        if wrong:
-            raise DataError(
-                f"{len(wrong)} of {len(jobs)} cases cannot be used:\n  " + "\n  ".join(wrong),
-                remedy="correct them, or remove them from the data",
-            )
+        for site, cases in wanted.items():
+            for case, result in zip(cases, made[site], strict=True):
+                ready[site][case.split].append(result)
         refuse_copies(ready)
         self._hold(ready)
         return ready

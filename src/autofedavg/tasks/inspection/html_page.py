@@ -11,9 +11,8 @@ from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from autofedavg.tasks.imaging.drawing import COLOURS, picture, png, view
-from autofedavg.tasks.imaging.panels import colours_of, traced
-from autofedavg.tasks.imaging.preparation import Case, Classes, load
+from autofedavg.tasks.imaging.panels import COLOURS, colours_of, picture, png, traced, view
+from autofedavg.tasks.imaging.preparation import Classes, load
 from autofedavg.tasks.inspection import text as words
 from autofedavg.tasks.inspection.comparison import CaseLine, Histogram
 
@@ -53,9 +52,9 @@ def choose(lines: Sequence[CaseLine]) -> list[tuple[CaseLine, str]]:
     return [(order[place], why) for place, why in wanted.items()]
 
 
-def example(line: CaseLine, why: str, case: Case, classes: Classes) -> Example:
+def example(line: CaseLine, why: str, classes: Classes) -> Example:
     """Draws one case; raises DataError if its files cannot be read."""
-    seen = view(*load(case, classes))
+    seen = view(*load(line.entry.as_case(), classes))
     window = line.intensities(0)
     plain = picture(seen, window.low, window.high)
     made = traced(plain, seen.label, colours_of(int(seen.label.max()))[0])
@@ -118,7 +117,7 @@ def _examples_mean(found: Inspection) -> str:
 
 def _examples(examples: Sequence[Example]) -> str:
     parts = [_key([*examples[0].line.voxels])]
-    for site, group in groupby(examples, key=lambda shown: shown.line.site):
+    for site, group in groupby(examples, key=lambda shown: shown.line.entry.site):
         figures = "".join(_figure(shown) for shown in group)
         parts.append(f'<h3>{escape(site)}</h3><div class="strip">{figures}</div>')
     return "".join(parts)
@@ -139,30 +138,25 @@ def _figure(shown: Example) -> str:
     if line.label_ml is not None:
         size += f", {words.number(line.label_ml)} ml"
     said = f"{line.case}: {shown.why} ({size}){place}"
+    full = escape(f"{line.entry.site}, {said}")
     width, height = shown.size
     source = base64.b64encode(shown.png).decode()
     return (
-        f'<figure><img width="{width}" height="{height}" alt="{escape(f"{line.site}, {said}")}" '
+        f'<figure><img width="{width}" height="{height}" alt="{full}" '
         f'src="data:image/png;base64,{source}"><figcaption>{escape(said)}</figcaption></figure>'
     )
 
 
 def _intensities(found: Inspection, channel: int) -> str:
     named = words.channel_name(found, channel)
-    seen = found.histograms[channel]
+    titles = (f"as stored{named}", f"after {found.normalise}{named}")
     charts = "".join(
         f"<div><h3>{escape(title)}</h3>{ridges(known, f'Histogram of intensities, {title}')}</div>"
-        for title, known in (
-            (f"as stored{named}", seen.before),
-            (f"after {found.normalise}{named}", seen.after),
-        )
+        for title, known in zip(titles, found.histograms[channel], strict=True)
     )
-    shift = found.shifts[channel]
     tables = "".join(
-        f"<div><h3>{escape(title)}</h3>{_matrix(found, cells, numbers)}</div>"
-        for (title, cells), numbers in zip(
-            words.matrices(found, channel), (shift.before, shift.after), strict=True
-        )
+        f"<div><h3>{escape(title)}</h3>{_matrix(found, numbers)}</div>"
+        for title, numbers in words.matrices(found, channel)
     )
     return _section(
         f"Intensities{named}",
@@ -172,11 +166,9 @@ def _intensities(found: Inspection, channel: int) -> str:
     )
 
 
-def _matrix(
-    found: Inspection, cells: Sequence[Sequence[str]], numbers: Sequence[Sequence[float]]
-) -> str:
+def _matrix(found: Inspection, numbers: Sequence[Sequence[float]]) -> str:
     rows = []
-    for site, shown, values in zip(found.sites, cells, numbers, strict=True):
+    for site, shown, values in zip(found.sites, words.cells(numbers), numbers, strict=True):
         depths = [0.6 * min(1.0, value / FULL) for value in values]
         rows.append((site, [
             f'<td style="background:rgb(230 120 20 / {depth:.2f})">{cell}</td>'

@@ -19,6 +19,7 @@ from typing import Any
 
 from autofedavg.core.errors import DataError, did_you_mean
 from autofedavg.tasks.imaging.files import stem
+from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.lists.label_classes import classes_of
 
 COLUMNS = ("site", "image", "label", "split", "case", "patient", "fold")
@@ -46,6 +47,10 @@ class ListedCase:
     split: str = ""
     patient: str = ""
     fold: int | None = None
+
+    def as_case(self, split: str = "") -> Case:
+        """The same files as a case of a split."""
+        return Case(self.case, split, self.image, self.label, self.patient)
 
 
 @dataclass(frozen=True)

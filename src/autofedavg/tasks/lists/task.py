@@ -16,7 +16,7 @@ from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import BACKGROUND, Case, Classes
+from autofedavg.tasks.imaging.preparation import BACKGROUND, Classes
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.imaging.task import CaseFiles, ImageTask, counted
 from autofedavg.tasks.lists.defaults import OpenPipeline
@@ -108,14 +108,10 @@ class Datalist(ImageTask):
             splits = None
         if splits is None:
             return seen
-        entries = self.listing.sites()
+        used = ("train", "holdout")
         return Fingerprint(
             {
-                site: [
-                    facts
-                    for entry, facts in zip(entries[site], cases, strict=True)
-                    if splits[site][entry.case] in ("train", "holdout")
-                ]
+                site: {case: facts for case, facts in cases.items() if splits[site][case] in used}
                 for site, cases in seen.sites.items()
             }
         )
@@ -174,10 +170,7 @@ class Datalist(ImageTask):
 
     def case_files(self, progress: Progress | None = None) -> CaseFiles:
         return {
-            site: [
-                Case(e.case, self.splits[site][e.case], e.image, e.label, e.patient)
-                for e in entries
-            ]
+            site: [entry.as_case(self.splits[site][entry.case]) for entry in entries]
             for site, entries in self.listing.sites().items()
         }
 
@@ -209,21 +202,24 @@ class Datalist(ImageTask):
         return min(int(whole), int(self.hold * 2**30))
 
     def where(self) -> str:
-        wanted = [p for e in self.listing.entries for p in (*e.image, e.label)]
-        lacking = sum(not path.exists() for path in wanted)
-        state = f"{lacking} of {len(wanted)} files are missing" if lacking else "all files present"
+        count = sum(len(entry.image) + 1 for entry in self.listing.entries)
+        lacking = len(self._lacking())
+        state = f"{lacking} of {count} files are missing" if lacking else "all files present"
         left_out = self.listing.unlabelled
         also = f", {left_out} cases without a label are left out" if left_out else ""
         return f"in {self.listing.root}: {state}{also}"
 
-    def verify(self, progress: Progress | None = None) -> list[str]:
-        lacking = [
+    def _lacking(self) -> list[str]:
+        """The missing files, with their cases."""
+        return [
             f"{entry.site}, {entry.case}: {path}"
             for entry in self.listing.entries
             for path in (*entry.image, entry.label)
             if not path.exists()
         ]
-        if lacking:
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        if lacking := self._lacking():
             raise DataError(
                 f"{len(lacking)} files are missing:\n  " + "\n  ".join(lacking),
                 where=str(self.listing.path),
@@ -235,15 +231,13 @@ class Datalist(ImageTask):
         ]
 
     def outline(self) -> dict[str, Any]:
+        folds = {
+            site: {entry.case: str(entry.fold) for entry in entries}
+            for site, entries in self.listing.sites().items()
+        }
         return {
             "data": self.named(f"data list {self.listing.path.name}"),
             "cases": counted(self.splits),
             "split_sha256": split_digest(self.splits),
-            "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",
-        }
-
-    def _folds(self) -> dict[str, dict[str, str]]:
-        return {
-            site: {entry.case: str(entry.fold) for entry in entries}
-            for site, entries in self.listing.sites().items()
+            "folds_sha256": split_digest(folds) if self.fold >= 0 else "",
         }
