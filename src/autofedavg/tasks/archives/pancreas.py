@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from autofedavg.core.settings import setting
 from autofedavg.tasks.archives.public import PublicPipeline, PublicTask
-from autofedavg.tasks.imaging.pipeline import HELP, LESION_MODEL
+from autofedavg.tasks.imaging.pipeline import LESION_MODEL, Spacing, step
 
 COMMENT = "derived from the paper's withdrawn source comment"
 
@@ -14,19 +14,15 @@ COMMENT = "derived from the paper's withdrawn source comment"
 class PancreasPipeline(PublicPipeline):
     """The paper's settings for the pancreas; where it is silent, those of its COVID-19 study."""
 
-    spacing: tuple[float, ...] | Literal["keep"] = setting(
-        (1.0, 1.0, 1.0), origin=COMMENT, help=HELP["spacing"]
-    )
-    window: tuple[float, float] = setting(
+    spacing: Spacing = step("spacing", (1.0, 1.0, 1.0), COMMENT)
+    window: tuple[float, float] = step(
+        "window",
         (-87.0, 199.0),
-        origin="derived from the same group's DiNTS settings for the Decathlon's pancreas",
-        help=HELP["window"],
+        "derived from the same group's DiNTS settings for the Decathlon's pancreas",
     )
-    crop: bool = setting(True, origin=LESION_MODEL, help=HELP["crop"])
-    roi: tuple[int, ...] = setting((192, 192, 192), origin=COMMENT, help=HELP["roi"])
-    overlap: float = setting(
-        0.75, origin=f"{COMMENT} (stride 48)", help=HELP["overlap"], ge=0, lt=1
-    )
+    crop: bool = step("crop", True, LESION_MODEL)
+    roi: tuple[int, ...] = step("roi", (192, 192, 192), COMMENT)
+    overlap: float = step("overlap", 0.75, f"{COMMENT} (stride 48)", ge=0, lt=1)
 
 
 class Pancreas(PublicTask):

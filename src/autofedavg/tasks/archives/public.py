@@ -23,7 +23,7 @@ from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
 from autofedavg.tasks.imaging.files import look
 from autofedavg.tasks.imaging.image import size_text
-from autofedavg.tasks.imaging.pipeline import HELP, Network, Pipeline
+from autofedavg.tasks.imaging.pipeline import Network, Pipeline, step
 from autofedavg.tasks.imaging.preparation import Case, Classes
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.imaging.task import CaseFiles, Collection, ImageTask, counted
@@ -33,10 +33,10 @@ from autofedavg.tasks.lists.splits import split_digest
 class PublicPipeline(Pipeline):
     """The paper's settings for CT; the default is that of its COVID-19 study."""
 
-    network: Network = setting(
+    network: Network = step(
+        "network",
         "basic-unet",
-        origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
-        help=HELP["network"],
+        "derived from MONAI's challenge baseline; the paper says 3D U-Net",
     )
 
 
