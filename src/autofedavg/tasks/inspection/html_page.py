@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import groupby
@@ -40,16 +40,12 @@ def choose(lines: Sequence[CaseLine]) -> list[tuple[CaseLine, str]]:
     """The cases to show: the median, the smallest and the largest label that is not empty."""
     labelled = [line for line in lines if line.label_voxels] or list(lines)
     order = sorted(labelled, key=lambda line: (line.label_ml or line.label_voxels, line.case))
-    wanted = {
-        (len(order) - 1) // 2: "median label",
-        0: "smallest label",
-        len(order) - 1: "largest label",
-    }
-    if len(order) < 3:
-        wanted = {0: "smallest label", len(order) - 1: "largest label"}
     if len(order) == 1:
-        wanted = {0: "only label"}
-    return [(order[place], why) for place, why in wanted.items()]
+        return [(order[0], "only label")]
+    chosen = [(order[0], "smallest label"), (order[-1], "largest label")]
+    if len(order) > 2:
+        chosen.insert(0, (order[(len(order) - 1) // 2], "median label"))
+    return chosen
 
 
 def example(line: CaseLine, why: str, classes: Classes) -> Example:
@@ -195,21 +191,19 @@ def _settings(found: Inspection) -> str:
 
 def ridges(seen: Histogram, what: str) -> str:
     """The histograms of all sites as SVG, one above the other on one axis."""
-    parts = []
-    for row, (site, shares) in enumerate(seen.shares.items()):
-        floor = (row + 1) * ROW
+
+    def draw(shares: Sequence[float], floor: int) -> str:
         step = PLOT / len(shares)
         points = [f"M{LEFT},{floor}"]
         for place, share in enumerate(shares):
             height = floor - min(1.0, share / seen.top) * (ROW - 8)
             points.append(f"L{LEFT + place * step:.1f},{height:.1f}")
             points.append(f"L{LEFT + (place + 1) * step:.1f},{height:.1f}")
-        points.append(f"L{LEFT + PLOT},{floor}Z")
-        parts += [_name(site, floor), f'<path class="fill" d="{"".join(points)}"/>']
-        parts.append(_line(floor))
+        return f'<path class="fill" d="{"".join(points)}L{LEFT + PLOT},{floor}Z"/>'
+
     ticks = [seen.low + share * (seen.high - seen.low) for share in (0, 0.25, 0.5, 0.75, 1)]
     marks = [(LEFT + k * PLOT / 4, words.number(tick)) for k, tick in enumerate(ticks)]
-    return _svg(parts, len(seen.shares), marks, what)
+    return _chart(seen.shares, draw, marks, what)
 
 
 def dots(values: Mapping[str, Sequence[float]], what: str) -> str:
@@ -221,40 +215,45 @@ def dots(values: Mapping[str, Sequence[float]], what: str) -> str:
     def place(value: float) -> float:
         return LEFT + (math.log10(value) - low) / (high - low) * PLOT
 
-    parts = []
-    for row, (site, seen) in enumerate(values.items()):
-        floor = (row + 1) * ROW
-        parts += [_name(site, floor), _line(floor)]
+    def draw(seen: Sequence[float], floor: int) -> str:
         shown = sorted(value for value in seen if value > 0)
-        for order, value in enumerate(shown):  # jittered, so that few dots overlap
-            height = floor - 10 - (order * 7) % 26
-            parts.append(f'<circle class="dot" cx="{place(value):.1f}" cy="{height}" r="3"/>')
+        parts = [  # jittered, so that few dots overlap
+            f'<circle class="dot" cx="{place(value):.1f}" cy="{floor - 10 - (k * 7) % 26}" r="3"/>'
+            for k, value in enumerate(shown)
+        ]
         if shown:
-            middle = place(statistics.median(shown))
-            parts.append(
-                f'<path class="median" d="M{middle:.1f},{floor - ROW + 6}L{middle:.1f},{floor}"/>'
-            )
+            middle = f"{place(statistics.median(shown)):.1f}"
+            line = f"M{middle},{floor - ROW + 6}L{middle},{floor}"
+            parts.append(f'<path class="median" d="{line}"/>')
+        return "".join(parts)
+
     every = max(1, (high - low) // 5)
     marks = [(place(10.0**power), f"{10.0**power:,g}") for power in range(low, high + 1, every)]
-    return _svg(parts, len(values), marks, what)
+    return _chart(values, draw, marks, what)
 
 
-def _name(site: str, floor: float) -> str:
-    short = site if len(site) <= 16 else site[:15] + "…"
-    return f'<text x="{LEFT - 8}" y="{floor - 8}" text-anchor="end">{escape(short)}</text>'
-
-
-def _line(floor: float) -> str:
-    return f'<path class="axis" d="M{LEFT},{floor}H{LEFT + PLOT}"/>'
-
-
-def _svg(parts: Sequence[str], rows: int, marks: Sequence[tuple[float, str]], what: str) -> str:
-    said = escape(what)
-    axis = "".join(
-        f'<text x="{place:.1f}" y="{rows * ROW + 18}" text-anchor="middle">{tick}</text>'
+def _chart(
+    values: Mapping[str, Sequence[float]],
+    draw: Callable[[Sequence[float], int], str],
+    marks: Sequence[tuple[float, str]],
+    what: str,
+) -> str:
+    """A row per site, drawn above its floor, and an axis with (place, tick) marks below."""
+    parts = []
+    for row, (site, seen) in enumerate(values.items(), 1):
+        floor, short = row * ROW, site if len(site) <= 16 else site[:15] + "…"
+        parts += [
+            f'<text x="{LEFT - 8}" y="{floor - 8}" text-anchor="end">{escape(short)}</text>',
+            draw(seen, floor),
+            f'<path class="axis" d="M{LEFT},{floor}H{LEFT + PLOT}"/>',
+        ]
+    bottom = len(values) * ROW
+    parts += [
+        f'<text x="{place:.1f}" y="{bottom + 18}" text-anchor="middle">{tick}</text>'
         for place, tick in marks
-    )
+    ]
+    said = escape(what)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {rows * ROW + AXIS}" role="img" aria-label="{said}">'
-        f"<title>{said}</title>{''.join(parts)}{axis}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {bottom + AXIS}" role="img" aria-label="{said}">'
+        f"<title>{said}</title>{''.join(parts)}</svg>"
     )

@@ -14,10 +14,11 @@ from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from nibabel.orientations import io_orientation
+from pydantic import TypeAdapter
 from scipy import stats
 
 from autofedavg.core.errors import DataError
@@ -51,6 +52,9 @@ class CaseFacts(NamedTuple):
     @property
     def channels(self) -> int:
         return len(self.percentiles)
+
+
+FACTS = TypeAdapter(CaseFacts)
 
 
 class Fingerprint(NamedTuple):
@@ -135,7 +139,7 @@ def _tried(case: Case, folder: Path) -> CaseFacts | DataError:
         key = hashlib.sha256(json.dumps([VERSION, about]).encode()).hexdigest()[:24]
         path = folder / f"{key}.json"
         with suppress(OSError, ValueError, TypeError, AttributeError):  # missing or damaged
-            return _restored(json.loads(path.read_text(encoding="utf-8")))
+            return FACTS.validate_python(json.loads(path.read_text(encoding="utf-8")))
         facts = _measure(case)
     except DataError as error:
         return error
@@ -145,16 +149,6 @@ def _tried(case: Case, folder: Path) -> CaseFacts | DataError:
         making.write_text(json.dumps(facts._asdict()), encoding="utf-8")
         making.replace(path)
     return facts
-
-
-def _restored(known: dict[str, Any]) -> CaseFacts:
-    facts = CaseFacts(**known)
-    return facts._replace(
-        grid=tuple(facts.grid),
-        spacing=None if facts.spacing is None else tuple(facts.spacing),
-        moments=[(float(mean), float(spread)) for mean, spread in facts.moments],
-        voxels={int(value): count for value, count in facts.voxels.items()},
-    )
 
 
 def _measure(case: Case) -> CaseFacts:

@@ -278,14 +278,11 @@ def _with_names(entries: list[ListedCase], root: Path) -> list[ListedCase]:
 
 def _doubles(entries: list[ListedCase]) -> list[str]:
     """Cases and files that occur twice."""
-    wrong = []
-    cases: set[tuple[str, str]] = set()
+    counts = Counter((entry.site, entry.case) for entry in entries)
+    wrong = [f"{'/'.join(case)} is listed twice" for case, count in counts.items() if count > 1]
     files: dict[Path, str] = {}
     for entry in entries:
         here = f"{entry.site}/{entry.case}"
-        if (entry.site, entry.case) in cases:
-            wrong.append(f"{here} is listed twice")
-        cases.add((entry.site, entry.case))
         for path in (*entry.image, entry.label):
             before = files.setdefault(path, here)
             if before != here:
