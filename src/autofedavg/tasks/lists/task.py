@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -14,10 +14,9 @@ from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
-from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Classes
-from autofedavg.tasks.imaging.prepared import SPLITS
+from autofedavg.tasks.imaging.prepared import refuse_empty_splits
 from autofedavg.tasks.imaging.task import CaseFiles, ImageTask, counted
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
@@ -153,14 +152,8 @@ class Datalist(ImageTask):
         if not self._settled:
             seen, classes = self.fingerprint(), self.resolved().classes
             refuse_strangers(self.listing, seen, classes, self.image_channels)
-        for site, cases in self.splits.items():
-            for split in SPLITS[:3]:
-                if split not in cases.values():
-                    raise DataError(
-                        f"it has no {split} case" + (f" in fold {self.fold}" * (self.fold >= 0)),
-                        where=f"site {site}",
-                        remedy="give every site a case of each split in every fold",
-                    )
+        splits = {site: [*cases.values()] for site, cases in self.splits.items()}
+        refuse_empty_splits(splits, "splits" if self.fold < 0 else f"fold {self.fold}")
 
     def site_names(self) -> list[str]:
         return [*self.listing.sites()]
@@ -173,21 +166,6 @@ class Datalist(ImageTask):
             site: [entry.as_case(self.splits[site][entry.case]) for entry in entries]
             for site, entries in self.listing.sites().items()
         }
-
-    def check_prepared(self, prepared: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
-        found = {
-            case.channels: f"{site}/{case.case}"
-            for site, parts in prepared.items()
-            for cases in parts.values()
-            for case in cases
-        }
-        for channels, case in found.items():
-            if channels != self.image_channels:
-                raise DataError(
-                    f"it has {channels} channels, and task.image_channels is {self.image_channels}",
-                    where=case,
-                    remedy="set it to 0 to have them counted; all images need the same number",
-                )
 
     def memory(self) -> int:
         spacing = self.resolved().pipeline.spacing
