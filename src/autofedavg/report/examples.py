@@ -137,8 +137,7 @@ def _draw(
 def _draw_case(
     pick: Pick, labels: Sequence[str], pair: Sequence[Tested], runs: Sequence[Opened]
 ) -> tuple[ExampleCase, list[Check]]:
-    from autofedavg.tasks.imaging.drawing import view
-    from autofedavg.tasks.imaging.panels import panels, shades
+    from autofedavg.tasks.imaging.panels import panels, shades, view
 
     collection = runs[1].collection
     scan, label = collection.load(collection.case(pick.site, pick.case))
