@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,14 @@ from autofedavg.core.errors import RunError
 from autofedavg.engines.flare.allow import allow
 from autofedavg.engines.remote.site_files import SITE_FILE
 
-PROJECT, SERVER, ADMIN = "autofedavg", "localhost", "admin@autofedavg.org"
+PROJECT, HOST, ADMIN = "autofedavg", "localhost", "admin@autofedavg.org"
 HEARTBEAT_TIMEOUT = 20.0  # seconds without a heartbeat after which the server drops a site
 
 
-@dataclass(frozen=True)
-class StartupKits:
-    """Where the kits are."""
-
-    home: Path
-
-    @property
-    def server(self) -> Path:
-        return self.home / SERVER
-
-    @property
-    def admin(self) -> Path:
-        return self.home / ADMIN
-
-    def site(self, name: str) -> Path:
-        return self.home / name
-
-
-def provision(sites: Sequence[str], port: int, folder: Path) -> StartupKits:
+def provision(sites: Sequence[str], port: int, folder: Path) -> Path:
     """Makes a project with mutual TLS whose server listens on this machine alone.
+
+    Returns the folder with a kit for the server (HOST), the administrator (ADMIN) and every site.
 
     FLARE binds to 127.0.0.1 only if the server's name is localhost.
     """
@@ -55,27 +38,28 @@ def provision(sites: Sequence[str], port: int, folder: Path) -> StartupKits:
             where=str(folder),
             remedy="site names may contain letters, digits, dots and dashes",
         )
-    return StartupKits(homes[-1])
+    return homes[-1]
 
 
-def prepare_kits(kits: StartupKits, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
+def prepare_kits(kits: Path, site_files: Mapping[str, Path], sites: Sequence[str]) -> None:
     """Does what administrators do to their kits: runs `allow`, and adds each site's file."""
-    allow(kits.server)
-    path = kits.server / "local" / "resources.json"
+    server = kits / HOST
+    allow(server)
+    path = server / "local" / "resources.json"
     resources: dict[str, Any] = json.loads(path.read_text())
     resources["servers"][0]["heart_beat_timeout"] = HEARTBEAT_TIMEOUT
     storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
-    storage["root_dir"] = str(kits.server / "snapshots")
+    storage["root_dir"] = str(server / "snapshots")
     for part in resources["components"]:
         if part["id"] == "job_manager":
-            part["args"]["uri_root"] = str(kits.server / "jobs")
+            part["args"]["uri_root"] = str(server / "jobs")
         elif part["id"] == "job_scheduler":
             part["args"] |= {"min_schedule_interval": 1.0, "max_schedule_interval": 2.0}
     path.write_text(json.dumps(resources, indent=1))
     for name in sites:
-        allow(kits.site(name))
+        allow(kits / name)
         if name in site_files:
-            shutil.copyfile(site_files[name], kits.site(name) / "local" / SITE_FILE)
+            shutil.copyfile(site_files[name], kits / name / "local" / SITE_FILE)
 
 
 def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
@@ -86,7 +70,7 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
         "name": PROJECT,
         "description": "server and sites on one machine",
         "participants": [
-            {"name": SERVER, "type": "server", "org": org, "fed_learn_port": port},
+            {"name": HOST, "type": "server", "org": org, "fed_learn_port": port},
             *({"name": name, "type": "client", "org": org} for name in sites),
             {"name": ADMIN, "type": "admin", "org": org, "role": "project_admin"},
         ],

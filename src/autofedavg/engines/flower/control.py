@@ -7,9 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autofedavg.core.errors import RunError
 
@@ -24,8 +23,7 @@ root-certificates = {authority}
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a run ended, as Flower sees it."""
 
     run: int
@@ -39,16 +37,14 @@ class Control:
     Args:
         address: host and port.
         authority: the certificate that vouches for it.
-        variables: environment of the command; FLWR_HOME among them.
+        variables: of the command's environment; FLWR_HOME among them.
     """
 
-    def __init__(self, address: str, authority: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, address: str, authority: str, variables: Mapping[str, str]) -> None:
         self._address, self._variables = address, variables
         home = Path(variables["FLWR_HOME"])
         home.mkdir(parents=True, exist_ok=True)
-        config = CONFIG.format(
-            name=CONNECTION, address=address, authority=json.dumps(str(authority))
-        )
+        config = CONFIG.format(name=CONNECTION, address=address, authority=json.dumps(authority))
         (home / "config.toml").write_text(config, encoding="utf-8")
 
     def register(self, public_key: Path, name: str) -> None:
@@ -72,7 +68,7 @@ class Control:
         """Runs a command of `flwr` and returns the JSON that it prints."""
         try:
             done = subprocess.run(  # noqa: S603 - Flower's own command
-                [command("flwr"), *args, "--format", "json"],
+                ["flwr", *args, "--format", "json"],  # noqa: S607 - found by our PATH
                 env={**os.environ, **self._variables},
                 capture_output=True,
                 text=True,
@@ -93,7 +89,12 @@ class Control:
         return RunError(f"`flwr {args[0]}` failed: {why}", where=f"SuperLink {self._address}")
 
 
-def command(name: str) -> str:
-    """The path of one of Flower's commands, in the environment of this Python if it is there."""
-    path = Path(sys.executable).parent / name
-    return str(path) if path.exists() else name
+def flower_variables(home: Path) -> dict[str, str]:
+    """Flower's own folder, no telemetry, and the commands of this Python first on the path."""
+    scripts = str(Path(sys.executable).parent)
+    return {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_HOME": str(home / "flwr"),
+        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+    }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from autofedavg.core.errors import RunError
 from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.loopback import LoopbackEngine
 from autofedavg.engines.remote.site_files import local_paths, site_file_text
 from autofedavg.experiment.folder import Ledger, read_json
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
@@ -22,29 +22,19 @@ PLACES = "loopback.json"  # next to a run's config.toml, which has no paths
 PATIENCE = 3  # consecutive jobs that may end without a round
 
 
-class LoopbackEngine(Protocol):
-    """Server and sites of an engine on this machine; restarts those that die."""
-
-    def run(self, job: Job, tick: Callable[[], None]) -> None:
-        """Submits a job and returns when it has ended, whatever its outcome."""
-
-
-Opens = Callable[
-    [Sequence[str], Mapping[str, Path], Path, Path], AbstractContextManager[LoopbackEngine]
-]
-
-
 class JobRunner:
     """Runs jobs one after another; keeps the engine's processes while the sites stay the same.
 
     Args:
-        opens: the engine's `Loopback`.
+        opens: the engine's loopback.
         runs: the folder under which the server writes runs.
         device: what sites compute on.
         supervise: whether to restart a job that ends early.
     """
 
-    def __init__(self, opens: Opens, runs: Path, device: str, supervise: bool) -> None:
+    def __init__(
+        self, opens: type[LoopbackEngine], runs: Path, device: str, supervise: bool
+    ) -> None:
         self._opens, self._runs, self._device, self._supervise = opens, runs, device, supervise
         self._key: tuple[Any, ...] = ()
         self._engine: LoopbackEngine | None = None

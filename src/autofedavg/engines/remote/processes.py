@@ -103,29 +103,26 @@ def _serve(parent: int) -> None:
     started: set[int] = set()
     # Dead processes are reaped at once: FLARE's jobs continue while their parent's ID exists.
     signal.signal(signal.SIGCHLD, lambda *_: dead.update(_reaped()))
-    rest = b""
     while os.getppid() == parent:
         if not select.select([sys.stdin], [], [], LOOK)[0]:
             continue
-        read = os.read(sys.stdin.fileno(), 65536)
-        if not read:
+        line = sys.stdin.readline()  # one at a time: the parent waits for each answer
+        if not line:
             return
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            answer: Any = True
-            if "start" in request:
-                # The new process may have the ID of a dead one; no signal may come in between.
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-                started.add(answer := _start(request))
-                dead.discard(answer)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            elif "alive" in request:
-                answer = request["alive"] not in dead
-            else:
-                while _kill(set(_children()) - started):
-                    time.sleep(0.01)
-            os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+        request = json.loads(line)
+        answer: Any = True
+        if "start" in request:
+            # The new process may have the ID of a dead one; no signal may come in between.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            started.add(answer := _start(request))
+            dead.discard(answer)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        elif "alive" in request:
+            answer = request["alive"] not in dead
+        else:
+            while _kill(set(_children()) - started):
+                time.sleep(0.01)
+        os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
 def _start(request: dict[str, Any]) -> int:
