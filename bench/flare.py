@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 
 from autofedavg.engines.flare.export import CONTROLLER, export
-from autofedavg.engines.flare.loopback import Loopback
-from autofedavg.engines.flare.provisioning import HOST
+from autofedavg.engines.flare.loopback import HOST, Loopback
 from bench import flare_clock
 from bench.jobs import tiny_job
 from bench.table import Row, Section

@@ -25,8 +25,7 @@ from tests_tiny import TINY
 import flare_probe
 from autofedavg import read_study
 from autofedavg.engines.flare.export import CONTROLLER, export
-from autofedavg.engines.flare.loopback import Loopback
-from autofedavg.engines.flare.provisioning import HOST, provision
+from autofedavg.engines.flare.loopback import HOST, Loopback, provision
 from deployed import job_of
 
 pytestmark = pytest.mark.slow  # real processes, a minute and more

@@ -19,8 +19,7 @@ from autofedavg import read_study
 from autofedavg.engines.flare import loopback
 from autofedavg.engines.flare.allow import ACCESS_FILE
 from autofedavg.engines.flare.export import EXECUTOR, export
-from autofedavg.engines.flare.loopback import Loopback
-from autofedavg.engines.flare.provisioning import ADMIN, HOST, prepare_kits
+from autofedavg.engines.flare.loopback import ADMIN, HOST, Loopback, prepare_kits
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")

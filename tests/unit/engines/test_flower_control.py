@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autofedavg.core.errors import RunError
-from autofedavg.engines.flower import control
-from autofedavg.engines.flower.control import Control, Outcome
+from autofedavg.engines.flower import loopback as control
+from autofedavg.engines.flower.loopback import Control, Outcome
 
 
 @pytest.fixture

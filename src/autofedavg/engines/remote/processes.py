@@ -59,12 +59,7 @@ class ProcessGuard:
 
     def close(self) -> None:
         """Kills all processes and waits for their end; may be called again."""
-        if self._process.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._process.communicate()  # it ends when its standard input does
 
     def _ask(self, request: dict[str, Any]) -> Any:
         pipe, answers = self._process.stdin, self._process.stdout
@@ -95,7 +90,9 @@ def main() -> None:
     try:
         _serve(parent)
     finally:
-        _end_all()
+        while _kill(set(_children())):  # orphans become children of this process
+            time.sleep(0.01)
+            _reaped()
 
 
 def _serve(parent: int) -> None:
@@ -156,13 +153,6 @@ def _reaped() -> list[int]:
         while number := os.waitpid(-1, os.WNOHANG)[0]:
             found.append(number)
     return found
-
-
-def _end_all() -> None:
-    """Kills children until none is left; orphans become children of this process."""
-    while _kill(set(_children())):
-        time.sleep(0.01)
-        _reaped()
 
 
 def _kill(processes: set[int]) -> set[int]:
