@@ -14,7 +14,7 @@ from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.trainer import checked_device
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.job_runner import JobRunner, places_of, with_places
+from autofedavg.engines.remote.loopback import JobRunner, places_of, with_places
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.folder import (
     LOADERS,
