@@ -50,12 +50,13 @@ def _not_plain(path: Path) -> RunError:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A new file that takes another one's place once it is whole and on disk, or not at all."""
     # A name nobody can know before, and only if nothing is there: no link leads it elsewhere.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with partial.open("xb") as handle:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(partial, flags, mode), "wb") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())

@@ -15,8 +15,8 @@ from autofedavg.experiment.environment import environment
 from autofedavg.experiment.files import opened_here
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import run
-from autofedavg.experiment.selection import Selection, Watcher
+from autofedavg.experiment.run import RunLoop
+from autofedavg.experiment.selection import Watcher
 from autofedavg.federation.port import Federation
 
 log = logging.getLogger(__name__)
@@ -70,12 +70,10 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
         for caution in work.cautions:
             log.warning("%s", caution)
-        general = config.general
-        selection = Selection(
-            config.T, work.federation, work.layout, config.task.metric, folder,
-            general.select, general.test_every, general.test_local,
-        )  # fmt: skip
-        run(config.method, selection, work.w0, watch)
+        loop = RunLoop(
+            config.method, config.general, work.federation, work.layout, config.task.metric, folder
+        )
+        loop.run(work.w0, watch)
         log.info("finished")
 
 
