@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autofedavg.cli.app import AsJson, Sets
+from autofedavg.cli.app import AsJson, Sets, echo
 from autofedavg.cli.studies import StudyName, Wait
 
 
@@ -50,7 +49,7 @@ def export(
         threads=threads,
         overrides=sets or [],
     )
-    typer.echo(json.dumps({"folder": str(made)}) if as_json else f"job: {made}")
+    echo({"folder": str(made)}, f"job: {made}", as_json)
 
 
 def allow(
@@ -61,11 +60,11 @@ def allow(
     from autofedavg.engines.flare.allow import allow as put
 
     done = put(kit)
-    if as_json:
-        typer.echo(json.dumps({"allowed": done.name, "policy": done.policy, "denied": done.roles}))
-        return
-    typer.echo(f"allowed: {done.name}")
     whom = ", ".join(done.roles) or "nobody had the right"
-    typer.echo(f"denied: code in jobs, and files of this kit ({whom}; other rules: {done.policy})")
-    if done.is_site:
-        typer.echo("closed: to messages of other sites")
+    lines = [
+        f"allowed: {done.name}",
+        f"denied: code in jobs, and files of this kit ({whom}; other rules: {done.policy})",
+    ]
+    lines += ["closed: to messages of other sites"] if done.is_site else []
+    content = {"allowed": done.name, "policy": done.policy, "denied": done.roles}
+    echo(content, "\n".join(lines), as_json)

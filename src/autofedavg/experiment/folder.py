@@ -24,7 +24,7 @@ from typing import Any
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import SUFFIX, as_folder
-from autofedavg.experiment.bounded_reader import (
+from autofedavg.experiment.files import (
     LARGE,
     content_of,
     naming,

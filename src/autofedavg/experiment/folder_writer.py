@@ -26,9 +26,16 @@ from torch import Tensor
 
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import ScoreRow
-from autofedavg.experiment.bounded_reader import TENSORS, content_of, naming, values_in
 from autofedavg.experiment.checkpoint_names import CheckpointNames
-from autofedavg.experiment.files import opened_here, replacing, sweep
+from autofedavg.experiment.files import (
+    TENSORS,
+    content_of,
+    naming,
+    opened_here,
+    replacing,
+    sweep,
+    values_in,
+)
 from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json
 
 TRIES = 10  # to take a folder's lock

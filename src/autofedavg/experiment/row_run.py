@@ -27,11 +27,6 @@ class Work:
     """One run, with all that it needs.
 
     Attributes:
-        config: the row.
-        seed: of the run.
-        federation: the clients.
-        w0: the initial model.
-        layout: the network's layout.
         device: what the server computes on.
         about: makes environment.json; called only where the run starts.
         cautions: warnings for the log.
@@ -48,13 +43,7 @@ class Work:
 
 
 def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
-    """Starts a row in this folder, or resumes it.
-
-    Args:
-        path: the run folder.
-        work: what is to be run.
-        watch: called after every round.
-    """
+    """Starts a row in this run folder, or resumes it; calls `watch` after every round."""
     config, folder = work.config, RunFolder(path)
     with ExitStack() as held:
         with disk_errors(path):

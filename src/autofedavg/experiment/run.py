@@ -49,12 +49,7 @@ def check_run(
 ) -> None:
     """Refuses, before any work, a run that could not go to its end.
 
-    Args:
-        method: what is to be run.
-        T: the last round.
-        select: which models are tested.
-        problem: what is learned.
-        sites: who takes part, where the problem itself has no data.
+    `sites` take part where the problem itself has no data.
 
     Raises:
         ConfigError: the method cannot use the network or the data, or nothing can be selected.
@@ -85,10 +80,7 @@ class RunLoop:
     """One run: what is run, on which clients, and the folder that records it.
 
     Attributes:
-        method: what is run.
         general: rounds, and which models are kept and tested.
-        federation: the clients.
-        layout: the network's layout.
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
         best: the models selected so far.

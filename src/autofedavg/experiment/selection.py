@@ -13,7 +13,7 @@ from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.core.site import Site
-from autofedavg.experiment.bounded_reader import naming
+from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder_writer import ALL_ROUNDS, RunFolder
 from autofedavg.experiment.models import load_state
 from autofedavg.federation.port import Federation

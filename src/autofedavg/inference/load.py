@@ -11,9 +11,9 @@ from torch import nn
 from autofedavg.core.errors import ConfigError, RunError, did_you_mean
 from autofedavg.core.seeds import global_seed
 from autofedavg.experiment.archive_reader import archive_at
-from autofedavg.experiment.bounded_reader import naming
 from autofedavg.experiment.checkpoint_names import local_name, without_round
 from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder import LOADERS, read_toml, run_paths
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_network
@@ -23,12 +23,10 @@ from autofedavg.experiment.selection import KINDS
 
 @dataclass(frozen=True)
 class Trained:
-    """A network ready to predict.
+    """A network ready to predict, and the run that it comes from.
 
     Attributes:
-        folder: the run it comes from.
         name: of its checkpoint, without the round: "best-global".
-        config: the row that trained it.
         network: in evaluation mode, on the CPU.
         facts: what its checkpoint says: the round, the validation score, the tensors' SHA-256.
     """

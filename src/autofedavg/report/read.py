@@ -13,7 +13,7 @@ from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Summary, summarise
 from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import archives_named
-from autofedavg.experiment.bounded_reader import naming
+from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder import (
     ORIGINS,
     Ledger,
