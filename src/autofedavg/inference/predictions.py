@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
+from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors, write_atomically
 
 SCHEMA = 1
@@ -166,16 +167,10 @@ class PredictionFolder:
         path = self.path / LIST
         if not path.exists():
             return "", {}
-        try:
+        with naming(path, remedy="write elsewhere with --out, or remove the folder"):
             content = json.loads(path.read_bytes())
             made = [Prediction(**{**c, "image": tuple(c["image"])}) for c in content["cases"]]
             return str(content["model"]["sha256"]), {one.file: one for one in made}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(
-                f"cannot be read ({error})",
-                where=str(path),
-                remedy="write elsewhere with --out, or remove the folder",
-            ) from error
 
 
 def _few(files: Mapping[str, Any] | Sequence[str]) -> str:
