@@ -12,7 +12,7 @@ import pytest
 
 from autofedavg import cli
 from autofedavg.core.errors import RunError
-from autofedavg.experiment import bounded_reader as bounded
+from autofedavg.experiment import files as bounded
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import archives_named, as_folder
-from autofedavg.experiment.bounded_reader import naming
+from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder import (
     ORIGINS,
     STUDY,

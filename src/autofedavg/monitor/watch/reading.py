@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
-from autofedavg.experiment.bounded_reader import naming, opened
+from autofedavg.experiment.files import naming, opened
 from autofedavg.experiment.folder import (
     STUDY,
     Ledger,
