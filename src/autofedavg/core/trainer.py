@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.cuda_graphs import Replays
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.flat_optimiser import FlatOptimiser
 from autofedavg.core.forms import Form, reshaped
 from autofedavg.core.layout import no_counters
 from autofedavg.core.settings import Settings, setting
@@ -105,12 +106,18 @@ class LocalTrainer:
         self.flat = self.layout.read(self.network).values
         self.gradient = torch.zeros(self.layout.trainable, dtype=self.layout.dtype, device=device)
         self._counters = self._bind()
-        self._parameters = nn.Parameter(self.flat[: self.layout.trainable])
-        self._parameters.grad = self.gradient
+        self._weights = self.flat[: self.layout.trainable]
         self._replays = Replays(device) if steady and device.type == "cuda" else None
-        self._rate = torch.zeros((), device=device)
         self._start = torch.empty(0, device=device)
-        self._optimiser = self._make_optimiser()
+        self._optimiser = FlatOptimiser(
+            training.optimiser,
+            self._weights,
+            self.gradient,
+            betas=training.betas,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            in_place=self._replays is not None,
+        )
         self._variant: LocalTrainer | None = None
         self._variant_form: Form | None = None
 
@@ -181,14 +188,14 @@ class LocalTrainer:
             The loss of every step, on the device (so that nothing waits inside the loop).
         """
         self._set_mode(train=True)
-        self._restart(rate)
+        self._optimiser.restart(rate)
         if mu:
             self._start = self._kept(self._start)
 
         def step(batch: Batch) -> Tensor:
             loss = self._backward(batch)
             if mu:
-                self.gradient.add_(self._parameters.detach() - self._start, alpha=mu)
+                self.gradient.add_(self._weights - self._start, alpha=mu)
             self._optimiser.step()
             return loss
 
@@ -210,20 +217,9 @@ class LocalTrainer:
         """One step's loss; the step is replayed where it can be."""
         return step(batch) if self._replays is None else self._replays.step(kind, batch, step)
 
-    def _restart(self, rate: float) -> None:
-        """A fresh optimiser. What a recorded step reads and writes must stay where it is."""
-        if self._replays is None:
-            self._optimiser.state.clear()
-            self._optimiser.param_groups[0]["lr"] = rate
-            return
-        self._rate.fill_(rate)
-        for kept in self._optimiser.state.values():
-            for tensor in kept.values():
-                tensor.zero_()
-
     def _kept(self, place: Tensor) -> Tensor:
         """The parameters as they are now, in the same place every time."""
-        now = self.flat[: self.layout.trainable]
+        now = self._weights
         return place.copy_(now) if place.shape == now.shape else now.clone()
 
     def _set_mode(self, *, train: bool) -> None:
@@ -242,26 +238,6 @@ class LocalTrainer:
         if self.training.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-    def _make_optimiser(self) -> torch.optim.Optimizer:
-        settings = self.training
-        rate = settings.learning_rate if self._replays is None else self._rate
-        if settings.optimiser == "sgd":
-            return torch.optim.SGD(
-                [self._parameters],
-                lr=rate,
-                momentum=settings.momentum,
-                weight_decay=settings.weight_decay,
-                fused=True,
-            )
-        return torch.optim.Adam(
-            [self._parameters],
-            lr=rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            capturable=self._replays is not None,
-            fused=True,
-        )
 
     def _bind(self) -> list[Tensor]:
         """Makes the network's tensors views of the flat ones; returns its integer buffers."""

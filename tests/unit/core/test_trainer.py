@@ -9,6 +9,7 @@ from torch import nn
 
 from autofedavg.core.bank import Layout
 from autofedavg.core.cuda_graphs import Replays
+from autofedavg.core.flat_optimiser import FlatOptimiser
 from autofedavg.core.seeds import global_seed
 from autofedavg.core.trainer import LocalTrainer, Training, checked_device
 from toy import CPU, cross_entropy, mlp, norm_net, seeded, toy_site
@@ -54,6 +55,40 @@ def plain_loop(network, settings, mu=0.0):
         loss.backward()
         optimiser.step()
     return losses
+
+
+def optimiser_of(settings, weights, gradient, in_place=False):
+    return FlatOptimiser(
+        settings.optimiser,
+        weights,
+        gradient,
+        betas=settings.betas,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        in_place=in_place,
+    )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("settings", list(OPTIMISERS.values()), ids=list(OPTIMISERS))
+def test_the_optimiser_has_the_bits_of_pytorchs_own(settings, in_place):
+    chance = torch.Generator().manual_seed(0)
+    ours = torch.randn(1000, generator=chance)
+    theirs = torch.nn.Parameter(ours.clone())
+    theirs.grad = torch.zeros(1000)
+    made = optimiser_of(settings, ours, theirs.grad, in_place)
+    for rate in (0.1, 0.02):
+        kind = torch.optim.SGD if settings.optimiser == "sgd" else torch.optim.Adam
+        own = {"momentum": settings.momentum} if kind is torch.optim.SGD else {}
+        own |= {"betas": settings.betas} if kind is torch.optim.Adam else {}
+        own["lr"] = torch.tensor(rate) if in_place else rate
+        wanted = kind([theirs], weight_decay=settings.weight_decay, fused=True, **own)
+        made.restart(rate)
+        for _ in range(3):
+            theirs.grad.copy_(torch.randn(1000, generator=chance))
+            wanted.step()
+            made.step()
+            assert torch.equal(ours, theirs.detach())
 
 
 def trainer(network, settings=OPTIMISERS["sgd"], loss=cross_entropy):
@@ -312,7 +347,7 @@ def test_an_optimiser_that_stays_in_place_is_as_good_as_a_fresh_one(settings, mu
     """A recorded step knows places, not values: nothing may be thrown away between rounds."""
     fresh, staying = (trainer(build(mlp, torch.float32), settings) for _ in range(2))
     staying._replays = NeverRecorded()
-    staying._optimiser.param_groups[0]["lr"] = staying._rate
+    staying._optimiser = optimiser_of(settings, staying.flat, staying.gradient, in_place=True)
     start = fresh.model()
     for rate in (0.05, 0.01, 0.02):
         for bench in (fresh, staying):
@@ -321,11 +356,10 @@ def test_an_optimiser_that_stays_in_place_is_as_good_as_a_fresh_one(settings, mu
         found = staying.train(batches(dtype=torch.float32), rate, mu)
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(staying.model().values, fresh.model().values)
-    places = [t.data_ptr() for kept in staying._optimiser.state.values() for t in kept.values()]
+    places = [tensor.data_ptr() for tensor in staying._optimiser.state()]
     pulled = staying._start.data_ptr()
     staying.train(batches(dtype=torch.float32), 0.1, mu)
-    kept = staying._optimiser.state.values()
-    assert places == [tensor.data_ptr() for held in kept for tensor in held.values()]
+    assert places == [tensor.data_ptr() for tensor in staying._optimiser.state()]
     assert pulled == staying._start.data_ptr()
 
 
