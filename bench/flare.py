@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from autofedavg.engines.flare.export import CONTROLLER, export
-from autofedavg.engines.flare.loopback import Loopback
+from autofedavg.engines.flare.loopback import HOST, Loopback
 from bench import flare_clock
 from bench.jobs import tiny_job
 from bench.table import Row, Section
@@ -44,7 +44,7 @@ def _exchanges(home: Path, rounds: int, steps: int) -> dict[str, Sample]:
     with Loopback(job.sites, {}, home / "runs", home / "scratch") as flare:
         exported = export(job, home / "job")
         for path in (
-            flare.kits.server / "local" / "resources.json",
+            flare.kits / HOST / "local" / "resources.json",
             exported / "app" / "config" / "config_fed_server.json",
         ):
             path.write_text(path.read_text().replace(CONTROLLER, flare_clock.PATH))

@@ -14,14 +14,16 @@ from autofedavg.report.build import report_tables
 from autofedavg.report.costs import extra_traffic
 from autofedavg.report.differences import repeats_above
 from autofedavg.report.figures import all_figures
-from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec
+from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import alpha_series, means
+from autofedavg.report.figures.vega import COLOURS, INK, Data, Spec
 from autofedavg.report.formats import to_markdown
+from autofedavg.report.over_rounds import on_the_way
 from autofedavg.report.page import drawn
 from autofedavg.report.picks import selected
-from autofedavg.report.read import Results, Row, read_results
+from autofedavg.report.read import read_results
+from autofedavg.report.repeats import Results, Row
 from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
-from autofedavg.report.tested import on_the_way
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "reproduction.md",)

@@ -31,9 +31,9 @@ SECRET = "local/autofedavg-secret.txt"  # in the victim's kit
 class Intruder(executors.AutoFedAvgExecutor):
     asked = False
 
-    def _begin(self, fl_ctx) -> None:
+    def handle_event(self, event_type, fl_ctx) -> None:
         executors.AccessCheck = lambda *_: None  # to receive what others send
-        super()._begin(fl_ctx)
+        super().handle_event(event_type, fl_ctx)
 
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
         answer = super().execute(task_name, shareable, fl_ctx, abort_signal)

@@ -11,8 +11,7 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Policy, Refused, method_values
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import Rounds, RunConfig
-from autofedavg.experiment.run import run
-from autofedavg.experiment.selection import Selection
+from autofedavg.experiment.run import RunLoop
 from autofedavg.federation.messages import Message
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -69,10 +68,8 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     transport.begin(job)
     federation = Federation(transport, exchange=job.row.exchange, remote=True)
     w0, layout = transport.problem.initial(Seeds(7))
-    general = job.row.general
     home = RunFolder.create(folder / "run", "", {})
-    how = (general.select, general.test_every)
-    run(job.row.method, Selection(T, federation, layout, METRIC, home, *how), w0)
+    RunLoop(job.row.method, job.row.general, federation, layout, METRIC, home).run(w0)
     assert home.status() == "finished"
     return transport.said
 

@@ -21,7 +21,7 @@ from autofedavg.experiment.rows import plain
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results
-from autofedavg.report.values import shared_settings
+from autofedavg.report.repeats import shared_settings
 from autofedavg.tasks.synthetic.task import SyntheticPipeline
 from folders import write_study
 from published import published

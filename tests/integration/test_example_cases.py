@@ -19,8 +19,7 @@ from autofedavg.report.picks import GAIN, LOSS, MEDIAN, ONLY
 from autofedavg.report.read import read_results
 from autofedavg.tasks.archives.covid import Covid
 from autofedavg.tasks.imaging.cache import data_home
-from autofedavg.tasks.imaging.drawing import COLOURS, view
-from autofedavg.tasks.imaging.panels import FOUND, LABEL, panels, shades
+from autofedavg.tasks.imaging.panels import COLOURS, FOUND, LABEL, panels, shades, view
 from autofedavg.tasks.imaging.preparation import load
 from autofedavg.tasks.synthetic.task import Synthetic
 from folders import model_file

@@ -8,9 +8,9 @@ import pytest
 from autofedavg.core.errors import FederationError
 from autofedavg.core.seeds import Seeds
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.experiment.rows import to_toml
-from autofedavg.experiment.run import run
-from autofedavg.experiment.selection import Best, Selection
+from autofedavg.experiment.rows import Rounds, to_toml
+from autofedavg.experiment.run import RunLoop
+from autofedavg.experiment.selection import Best
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
@@ -61,8 +61,8 @@ def train(path, faults=(), *, quorum=2, stop=None, test_every=0, **exchange):
 
     folder = begun(path, settings)
     with contextlib.suppress(Stopped):
-        kept = Selection(T, federation, layout, METRIC, folder, test_every=test_every)
-        run(METHOD, kept, w0, watch)
+        general = Rounds(rounds=T, test_every=test_every)
+        RunLoop(METHOD, general, federation, layout, METRIC, folder).run(w0, watch)
     return folder
 
 

@@ -25,8 +25,7 @@ from tests_tiny import TINY
 import flare_probe
 from autofedavg import read_study
 from autofedavg.engines.flare.export import CONTROLLER, export
-from autofedavg.engines.flare.loopback import Loopback
-from autofedavg.engines.flare.provisioning import provision
+from autofedavg.engines.flare.loopback import HOST, Loopback, provision
 from deployed import job_of
 
 pytestmark = pytest.mark.slow  # real processes, a minute and more
@@ -46,7 +45,7 @@ class Probed:
         self.home, self.runs, self.jobs = home, home / "runs", 0
         self.runs.mkdir()
         self.flare = Loopback(SITES, {}, self.runs, home / "scratch")
-        allowed = self.flare.kits.server / "local" / "resources.json"
+        allowed = self.flare.kits / HOST / "local" / "resources.json"
         allowed.write_text(allowed.read_text().replace(CONTROLLER, flare_probe.PATH))
 
     def lines(self) -> list[dict]:
@@ -152,7 +151,7 @@ def test_a_dead_server_is_started_again_and_takes_a_new_job(probed):
 
 
 def test_a_site_s_own_filters_see_its_models_and_may_keep_them(probed):
-    policy = probed.flare.kits.site("II") / "local" / "privacy.json"
+    policy = probed.flare.kits / "II" / "local" / "privacy.json"
     keep = "nvflare.app_common.filters.dxo_blocker.DXOBlocker"
     scope = {"name": "ours", "task_result_filters": [{"path": keep, "args": {"data_kinds": KINDS}}]}
     policy.write_text(json.dumps({"scopes": [scope], "default_scope": "ours"}))
@@ -213,14 +212,14 @@ def test_strangers_are_refused(probed, tmp_path):
     assert hangs_up(port, None)
     bare = tmp_path / "bare"
     bare.mkdir()
-    (bare / "rootCA.pem").write_bytes((kits.site("II") / "startup/rootCA.pem").read_bytes())
+    (bare / "rootCA.pem").write_bytes((kits / "II" / "startup/rootCA.pem").read_bytes())
     assert hangs_up(port, bare)
-    foreign = provision(SITES, port, tmp_path / "foreign").site("II") / "startup"
+    foreign = provision(SITES, port, tmp_path / "foreign") / "II" / "startup"
     (foreign / "rootCA.pem").write_bytes((bare / "rootCA.pem").read_bytes())
     assert hangs_up(port, foreign)  # of the same name, from another authority
-    assert hangs_up(port, certified(kits.home.parent, tmp_path / "old", days=-1))  # expired
-    assert not hangs_up(port, certified(kits.home.parent, tmp_path / "new", days=1))
-    assert not hangs_up(port, kits.site("II") / "startup")
+    assert hangs_up(port, certified(kits.parent, tmp_path / "old", days=-1))  # expired
+    assert not hangs_up(port, certified(kits.parent, tmp_path / "new", days=1))
+    assert not hangs_up(port, kits / "II" / "startup")
 
 
 def test_only_this_machine_can_reach_it(probed):

@@ -19,8 +19,7 @@ from autofedavg import read_study
 from autofedavg.engines.flare import loopback
 from autofedavg.engines.flare.allow import ACCESS_FILE
 from autofedavg.engines.flare.export import EXECUTOR, export
-from autofedavg.engines.flare.loopback import Loopback
-from autofedavg.engines.flare.provisioning import ADMIN, prepare_kits
+from autofedavg.engines.flare.loopback import ADMIN, HOST, Loopback, prepare_kits
 from deployed import assert_same_run, job_of
 
 SITES = ("I", "II", "III")
@@ -57,7 +56,7 @@ def study(tmp_path_factory):
 def furnish_and_let_code_pass(kits, site_files, sites) -> None:
     """As ever; but the server lets code in jobs pass, so that the sites have to refuse it."""
     prepare_kits(kits, site_files, sites)
-    rights = kits.server / "local" / "authorization.json"
+    rights = kits / HOST / "local" / "authorization.json"
     content = json.loads(rights.read_text())
     assert content["permissions"]["project_admin"]["byoc"] == "none"
     content["permissions"]["project_admin"]["byoc"] = "any"
@@ -73,9 +72,9 @@ def flare(tmp_path_factory):
         patch.setenv("PYTHONPATH", f"{here.parent / 'src'}{os.pathsep}{here}")
         patch.setattr(loopback, "prepare_kits", furnish_and_let_code_pass)
         with Loopback(SITES, {}, home / "runs", home / "scratch") as running:
-            allowed = running.kits.site("I") / "local" / "resources.json"
+            allowed = running.kits / "I" / "local" / "resources.json"
             allowed.write_text(allowed.read_text().replace(EXECUTOR, flare_intruder.PATH))
-            for kit in (running.kits.site("II"), running.kits.server):
+            for kit in (running.kits / "II", running.kits / HOST):
                 (kit / flare_intruder.SECRET).write_text(SECRET)
             yield running
 
@@ -126,7 +125,7 @@ def test_an_administrator_reads_no_files_of_a_site_or_of_the_server(flare):
     ]
     commands += [f"head II {file}", f"grep II case {file}", "ls II local", "ls server", "pwd II"]
     done = subprocess.run(
-        [sys.executable, "-c", SHELL, ADMIN, flare.kits.admin, json.dumps(commands)],
+        [sys.executable, "-c", SHELL, ADMIN, flare.kits / ADMIN, json.dumps(commands)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -136,13 +135,13 @@ def test_an_administrator_reads_no_files_of_a_site_or_of_the_server(flare):
     for command, said in json.loads(line.removeprefix("SAID ")).items():
         assert "not authorized" in said.lower(), (command, said)
         assert SECRET not in said
-        assert str(flare.kits.home) not in said
+        assert str(flare.kits) not in said
 
 
 def test_a_site_whose_kit_names_a_missing_access_check_does_not_start(flare):
     """A kit from an earlier version: without its check a site must not run."""
     site = psutil.Process(flare.pid("III"))
-    checks = flare.kits.site("III") / "local" / ACCESS_FILE
+    checks = flare.kits / "III" / "local" / ACCESS_FILE
     prepared = checks.read_text()
     checks.write_text(prepared.replace("access.SiteAccessCheck", "door.SiteDoor"))
     try:

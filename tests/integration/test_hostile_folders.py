@@ -12,11 +12,12 @@ import pytest
 
 from autofedavg import cli
 from autofedavg.core.errors import RunError
-from autofedavg.experiment import bounded_reader as bounded
+from autofedavg.experiment import files as bounded
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.folder import Ledger, Rounds, read_json
 from autofedavg.experiment.folder_schema import SHAPES, check
-from autofedavg.monitor.serve.renderer import Renderer, build_report, find
+from autofedavg.monitor.serve.renderer import Renderer, build_report
+from autofedavg.monitor.watch.changes import find
 from folders import model_file, write_study
 
 DEEP = 100_000

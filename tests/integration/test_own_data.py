@@ -253,7 +253,7 @@ def test_everything_wrong_with_the_data_is_told_at_once_with_exit_code_3(
     assert "2 of 24 cases cannot be used" in said
     assert "it is a pickle, not an image" in said
     assert "mask 3.png: no such file" in said
-    assert "remove them from the list" in said
+    assert "remove them from the list of cases" in said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from autofedavg.federation.port import Federation
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.report.notes import notes_of
 from autofedavg.report.read import read_results
-from autofedavg.report.values import shared_settings
+from autofedavg.report.repeats import shared_settings
 from autofedavg.studies.machine import Machine
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.tasks.archives.covid import CHALLENGE, Covid
+from autofedavg.tasks.archives.covid import Covid
 from autofedavg.tasks.archives.pancreas import Pancreas
 from lookalikes_ct import ball, save_nifti, scaled, write_covid, write_pancreas, write_series
 
@@ -169,7 +169,7 @@ def test_names_that_sources_disagree_on_are_both_taken(tmp_path) -> None:
         for kind in ("ct", "seg"):
             name = f"volume-covid19-A-{number}_{kind}.nii.gz"
             save_nifti(tmp_path / "Train" / name, ball(1)[kind == "seg"])
-    found = CHALLENGE.find(tmp_path)
+    found = Covid().sources["I"].find(tmp_path)
     assert set(found) == {f"volume-covid19-A-{n}" for n in ("0196_0", "0383_1", "0202_0")}
     assert found["volume-covid19-A-0196_0"].images[0].name == "volume-covid19-A-0196_ct.nii.gz"
     told = {known.case for known in Covid(root=str(tmp_path)).lacking()}
@@ -194,7 +194,7 @@ def test_a_cut_off_dicom_file_is_told_by_name(say, pancreas, series) -> None:
     file.write_bytes(file.read_bytes()[:-200])
     code, _, err = say("data", "pancreas", "--root", pancreas, "--set", "cases=1")
     assert code == 3
-    assert f"TCIA, {series.parents[1].name}: {series.parents[1]}: its header cannot be read" in err
+    assert f"TCIA, {series.parents[1].name}: {series.parents[1]}: cannot be read" in err
     assert "not readable as DICOM: 1-006.dcm" in err
 
 
@@ -218,7 +218,7 @@ def test_a_header_that_is_none_is_told(say, covid) -> None:
     path.write_bytes(b"<html>sign in</html>")
     code, _, err = say("data", "covid", "--root", covid, "--set", "cases=1")
     assert code == 3
-    assert f"I, {case}: {path}: its header cannot be read" in err
+    assert f"I, {case}: {path}: cannot be read" in err
 
 
 def test_what_headers_do_not_show_is_told_when_files_are_read(say, covid) -> None:

@@ -11,7 +11,7 @@ import vl_convert
 from autofedavg.core.evaluation import case_means, compare, summarise
 from autofedavg.report.draw import VERSION
 from autofedavg.report.figures import all_figures
-from autofedavg.report.figures.figure import thinned
+from autofedavg.report.figures.vega import thinned
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
 

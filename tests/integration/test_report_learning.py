@@ -8,10 +8,10 @@ import statistics
 import pytest
 
 from autofedavg.report.build import report_tables
-from autofedavg.report.figures import learning as figures
-from autofedavg.report.figures.learning import learning_figure
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.curves import learning_figure
 from autofedavg.report.formats import to_csv
-from autofedavg.report.learning import learning_table
+from autofedavg.report.over_rounds import learning_table
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
 
@@ -90,7 +90,7 @@ def test_rows_that_learn_in_other_rounds_keep_some_of_their_own(tmp_path, monkey
     for name, rest in (("odd", 1), ("even", 0)):
         told = {"learning_loss": {"A": [2.0, 1.0]}}
         rewritten(home, name, 0, lambda t, rest=rest, told=told: told if t % 2 == rest else {})
-    monkeypatch.setattr(figures, "MOST_MARKS", 20)
+    monkeypatch.setattr(vega, "MOST_MARKS", 20)
     figure = learning_figure(read_results([home]))
     for name in ("ODD", "EVEN"):
         shown = [item for item in figure.spec["data"]["values"] if item["row"] == name]

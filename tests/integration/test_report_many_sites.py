@@ -6,11 +6,10 @@ import pytest
 
 from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.formats import to_text
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.over_rounds import rounds_table
+from autofedavg.report.over_rounds import tested_table as over_rounds
+from autofedavg.report.repeats import MANY, Repeat, Results, Row
 from autofedavg.report.tables import scores_table, sites_table, weights_table
-from autofedavg.report.tested import rounds_table
-from autofedavg.report.tested import tested_table as over_rounds
-from autofedavg.report.values import MANY
 
 SITES = {f"site-{k}": 10 + k for k in range(MANY + 1)}
 

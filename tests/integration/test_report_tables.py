@@ -10,7 +10,7 @@ import pytest
 from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.repeats import Repeat, Results, Row
 from autofedavg.report.tables import scores_table, weights_table
 
 EVIL = "S & <b>_1|*"

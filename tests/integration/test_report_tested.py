@@ -11,8 +11,8 @@ import pytest
 import vl_convert
 
 from autofedavg.report.draw import VERSION
-from autofedavg.report.figures import all_figures, rows
-from autofedavg.report.figures.figure import thinned
+from autofedavg.report.figures import all_figures, rows, vega
+from autofedavg.report.figures.vega import thinned
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
 
@@ -214,7 +214,7 @@ def test_both_panels_show_the_same_rounds_where_not_all_are_drawn(tmp_path):
     whole = rows.tested_figure(results)
     assert len(drawn(whole, "score")) == 36
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "thinned", lambda data: thinned(data, 20))
+        patch.setattr(vega, "thinned", lambda data: thinned(data, 20))
         figure = rows.tested_figure(results)
     shown = [{t for _, t in drawn(figure, value)} for value in ("score", "difference")]
     assert shown[0] == shown[1]

@@ -504,7 +504,7 @@ ODD = ["a/b", "a:b", "..", "[x]", "mean", "", " ", "ä b", "x" * 300, "all", "\x
 def test_odd_names_of_sites_reach_both_trackers(tmp_path) -> None:
     from autofedavg.monitor.trackers.mlflow import MlflowLog
     from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
-    from autofedavg.monitor.trackers.tracked_run import source_of
+    from autofedavg.monitor.trackers.tracked_run import TrackedRun
 
     folder = tmp_path / "run"
     folder.mkdir()
@@ -518,7 +518,7 @@ def test_odd_names_of_sites_reach_both_trackers(tmp_path) -> None:
     (folder / "config.toml").write_text('name = "odd"\n')
     data = {"cases": {site: {} for site in ODD}, "data": "odd"}
     (folder / "environment.json").write_text(json.dumps({"data": data, "metric": "dice"}))
-    source = source_of(folder)
+    source = TrackedRun(folder)
     names = site_names(sorted(ODD))
     assert len(set(names.values())) == len(ODD)
     points = round_points(line, names)

@@ -81,7 +81,7 @@ def test_the_three_copies_of_one_scan_stand_in_one_split_and_two_are_never_used(
 @pytest.mark.parametrize("task", [Covid, Pancreas])
 def test_every_committed_case_is_named_as_its_source_names_cases(task) -> None:
     for known in read_cases(task().name):
-        source = task.sources[known.site]
+        source = task().sources[known.site]
         name = source.named(source.image, known.case)
         assert source._ends(source.image).fullmatch(name), known
         number = source._ends(source.image).fullmatch(name)[1]

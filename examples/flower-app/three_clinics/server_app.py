@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from autofedavg.engines.flower.strategy import LearnedFedAvg
+from autofedavg.engines.flower.dropin import LearnedFedAvg
 from three_clinics.task import Net
 
 app = ServerApp()

@@ -12,17 +12,14 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, jobs, models, results, studies
+from autofedavg.cli import data, models, results, studies
 from autofedavg.cli.app import app
 from autofedavg.core.errors import AutoFedAvgError, printable
 
 INTERRUPTED = 130
-KEPT = {  # printed when one of these verbs is interrupted: nothing is lost
-    **dict.fromkeys(
-        ("run", "resume"), ": finished rounds are kept; continue with `autofedavg resume`"
-    ),
-    **dict.fromkeys(("data", "predict"), ": finished cases are kept; the same command continues"),
-}
+ROUNDS_KEPT = ": finished rounds are kept; continue with `autofedavg resume`"
+CASES_KEPT = ": finished cases are kept; the same command continues"
+KEPT = {"run": ROUNDS_KEPT, "resume": ROUNDS_KEPT, "data": CASES_KEPT, "predict": CASES_KEPT}
 VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
@@ -35,8 +32,8 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "archive": results.archive,
     "predict": models.predict,
     "export-model": models.export_model,
-    "export": jobs.export,
-    "allow": jobs.allow,
+    "export": studies.export,
+    "allow": studies.allow,
     "data": data.data,
     "list": studies.list_,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ Sets = Annotated[
     typer.Option("--set", help="Change one value of every row, e.g. method.t0=5. Repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Baseline = Annotated[str, typer.Option(help="Row to test against (default: the study's baseline).")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -56,3 +58,8 @@ def watched(work: Callable[[Any], Any]) -> Any:
 
     with watching() as observer:
         return work(observer.preparing)
+
+
+def echo(content: Any, text: str, as_json: bool) -> None:
+    """Prints a result: as one line of JSON, or as text."""
+    typer.echo(json.dumps(content) if as_json else text)

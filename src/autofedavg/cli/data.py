@@ -37,7 +37,7 @@ def data(
     as_json: AsJson = False,
 ) -> None:
     """Say what to download and where to put it; verify it; prepare it. Or inspect your own."""
-    from autofedavg.experiment.data_summary import read_task
+    from autofedavg.experiment.config import read_task
 
     inspecting = what == "inspect"
     if (out or study) and not inspecting:

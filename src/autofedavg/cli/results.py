@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from autofedavg.cli.app import AsJson, finite, watched
+from autofedavg.cli.app import AsJson, Baseline, finite, watched
 
 
 def watch(
@@ -49,9 +49,7 @@ def report(
         Path | None,
         typer.Option(help="Also write the page, every table and every figure to this folder."),
     ] = None,
-    baseline: Annotated[
-        str, typer.Option(help="Row to test against (default: the study's baseline).")
-    ] = "",
+    baseline: Baseline = "",
     examples: Annotated[
         bool, typer.Option(help="With --out: include example cases, which applies the models.")
     ] = True,
@@ -111,9 +109,7 @@ def serve(
         typer.Option(help="Seconds between reads of the folders.", min=0.2, callback=finite),
     ] = 1.5,
     browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
-    baseline: Annotated[
-        str, typer.Option(help="Row to test against (default: the study's baseline).")
-    ] = "",
+    baseline: Baseline = "",
 ) -> None:
     """Show the report in a browser and update it during runs; writes nothing. Ctrl-C stops it."""
     from autofedavg.monitor.serve.serving import serve

@@ -1,16 +1,20 @@
-"""Verbs about studies: run, resume, check, show, list."""
+"""Verbs about studies and their jobs: run, resume, export, allow, check, show, list."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autofedavg.cli.app import AsJson, Sets, watched
+from autofedavg.cli.app import AsJson, Sets, echo, watched
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.registry import Registry
+
+if TYPE_CHECKING:
+    from autofedavg.studies.observer import Observers
 
 StudyName = Annotated[
     str,
@@ -81,20 +85,15 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a study: every row with every seed."""
-    from autofedavg.monitor.progress import watching
-    from autofedavg.monitor.trackers.tracker import tracking
     from autofedavg.studies.launch import run_study
     from autofedavg.studies.machine import Machine
-    from autofedavg.studies.observer import Observers
     from autofedavg.studies.study_file import read_study
 
     plan = read_study(
         study, sets or [], _numbers(seeds, "seeds"), only or [], _numbers(folds, "folds")
     )
     machine = Machine(engine, device, workers, threads, supervise, wait)
-    with tracking(track or []) as trackers, watching() as bars:
-        home = run_study(plan, out, machine, Observers(bars, *trackers), at_once)
-    _print_folder(home, as_json)
+    _observed(lambda observer: run_study(plan, out, machine, observer, at_once), track, as_json)
 
 
 def resume(
@@ -109,16 +108,81 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue from the last checkpoint: bit-identical to a run that was never stopped."""
-    from autofedavg.monitor.progress import watching
-    from autofedavg.monitor.trackers.tracker import tracking
     from autofedavg.studies.launch import resume as resume_runs
     from autofedavg.studies.machine import Machine
-    from autofedavg.studies.observer import Observers
 
     machine = Machine(engine or None, device or None, workers, None, supervise, wait)
+    _observed(lambda observer: resume_runs(folder, machine, observer, at_once), track, as_json)
+
+
+def _observed(work: Callable[[Observers], Path], track: list[str] | None, as_json: bool) -> None:
+    """Runs a study under progress bars and trackers, and prints its folder."""
+    from autofedavg.monitor.progress import watching
+    from autofedavg.monitor.trackers.tracker import tracking
+    from autofedavg.studies.observer import Observers
+
     with tracking(track or []) as trackers, watching() as bars:
-        home = resume_runs(folder, machine, Observers(bars, *trackers), at_once)
-    _print_folder(home, as_json)
+        home = work(Observers(bars, *trackers))
+    echo({"folder": str(home)}, f"run folder: {home}", as_json)
+
+
+def export(
+    engine: Annotated[str, typer.Argument(help="flare or flower.")],
+    study: StudyName,
+    only: Annotated[str, typer.Option("--only", help="The row to export.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist.")],
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the run (default: the study's first).", min=0)
+    ] = None,
+    fold: Annotated[
+        int | None, typer.Option(help="Test fold, in a study with folds.", min=0)
+    ] = None,
+    sites: Annotated[
+        str,
+        typer.Option(help="Names of the sites, e.g. A,B,C, if their data is not on this machine."),
+    ] = "",
+    wait: Wait = 600.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads per site (default: the site's own).", min=1)
+    ] = None,
+    sets: Sets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a job folder, which an administrator submits with the engine's own tools."""
+    from autofedavg.studies.export_job import export_job
+
+    names = [name.strip() for name in sites.split(",") if name.strip()]
+    made = export_job(
+        engine,
+        study,
+        only,
+        out,
+        seed=seed,
+        fold=fold,
+        sites=names or None,
+        wait=wait,
+        threads=threads,
+        overrides=sets or [],
+    )
+    echo({"folder": str(made)}, f"job: {made}", as_json)
+
+
+def allow(
+    kit: Annotated[Path, typer.Argument(help="FLARE startup kit of a server or a site.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a FLARE startup kit run this package's part of a job, and no other code."""
+    from autofedavg.engines.flare.allow import allow as put
+
+    done = put(kit)
+    whom = ", ".join(done.roles) or "nobody had the right"
+    lines = [
+        f"allowed: {done.name}",
+        f"denied: code in jobs, and files of this kit ({whom}; other rules: {done.policy})",
+    ]
+    lines += ["closed: to messages of other sites"] if done.is_site else []
+    content = {"allowed": done.name, "policy": done.policy, "denied": done.roles}
+    echo(content, "\n".join(lines), as_json)
 
 
 def check(study: StudyName, sets: Sets = None, as_json: AsJson = False) -> None:
@@ -151,25 +215,24 @@ def list_(
     from autofedavg.studies.study_file import builtin_studies
     from autofedavg.tasks import TASKS
 
-    known = {"studies", "methods", "tasks", "engines"}
-    if what not in known:
-        raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, known))
-    registry = {"methods": METHODS, "tasks": TASKS}.get(what)
-    lines: dict[str, str] = builtin_studies() if what == "studies" else ABOUT_ENGINES
-    if registry is not None:
-        lines = dict.fromkeys(registry, "") if as_json else _abouts(registry)
-    if as_json:
-        typer.echo(json.dumps([*lines]))
-        return
+    listed: dict[str, Callable[[], dict[str, str]]] = {
+        "studies": builtin_studies,
+        "methods": lambda: _abouts(METHODS, as_json),
+        "tasks": lambda: _abouts(TASKS, as_json),
+        "engines": lambda: ABOUT_ENGINES,
+    }
+    if what not in listed:
+        raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, listed))
+    lines = listed[what]()
     width = max(map(len, lines))
-    for name, line in lines.items():
-        typer.echo(f"{name:<{width}}  {line}")
+    text = "\n".join(f"{name:<{width}}  {line}" for name, line in lines.items())
+    echo([*lines], text, as_json)
 
 
-def _abouts(registry: Registry) -> dict[str, str]:
+def _abouts(registry: Registry, names_only: bool) -> dict[str, str]:
     """The first line of each class's docstring, or why it cannot be used."""
-    lines = {}
-    for name in registry:
+    lines = dict.fromkeys(registry, "")
+    for name in () if names_only else registry:
         try:
             lines[name] = (registry[name].__doc__ or "").strip().partition("\n")[0]
         except ConfigError as error:
@@ -184,7 +247,3 @@ def _numbers(text: str, option: str) -> list[int] | None:
         raise ConfigError(
             f"--{option} {text!r} is not a list of integers", remedy=f"e.g. --{option} 0,1,2"
         ) from None
-
-
-def _print_folder(home: Path, as_json: bool) -> None:
-    typer.echo(json.dumps({"folder": str(home)}) if as_json else f"run folder: {home}")

@@ -14,8 +14,7 @@ from typing import Any
 
 from autofedavg.core.errors import RunError
 from autofedavg.experiment.archive_reader import SUFFIX, archives_named, as_folder
-from autofedavg.experiment.bounded_reader import LARGE, content_of, naming, unpacked
-from autofedavg.experiment.files import replacing
+from autofedavg.experiment.files import LARGE, content_of, naming, replacing, unpacked
 from autofedavg.experiment.folder import (
     ORIGINS,
     SCORES,
@@ -53,7 +52,11 @@ def archive(paths: Iterable[Path], out: Path) -> list[Path]:
     """
     homes: dict[Path, list[Path]] = {}
     for run in run_paths(paths):
-        homes.setdefault(_home(run), []).append(run.resolve())
+        home = study_home(run)
+        if home is None:
+            remedy = "archive runs of `autofedavg run`"
+            raise RunError("this run belongs to no study", where=str(run), remedy=remedy)
+        homes.setdefault(home, []).append(run.resolve())
         _refuse_unfinished(run)
     made = []
     with disk_errors(out, "archive again: the archive is still as it was"):
@@ -101,17 +104,6 @@ def _write(packed: zipfile.ZipFile, name: str, content: bytes) -> None:
     packed.writestr(entry, content, zipfile.ZIP_LZMA)
 
 
-def _home(run: Path) -> Path:
-    home = study_home(run)
-    if home is None:
-        raise RunError(
-            "this run belongs to no study",
-            where=str(run),
-            remedy="archive runs of `autofedavg run`",
-        )
-    return home
-
-
 def _refuse_unfinished(run: Path) -> None:
     ledger = Ledger(run)
     status = ledger.status()
@@ -121,8 +113,9 @@ def _refuse_unfinished(run: Path) -> None:
             where=str(run),
             remedy="finish it with `autofedavg resume`, or leave it out",
         )
-    _ = read_toml(run / "config.toml"), read_json(run / "environment.json")
-    _ = ledger.rounds(), ledger.scores()  # what is damaged is not published
+    read_toml(run / "config.toml")  # damaged files are not published
+    read_json(run / "environment.json")
+    _ = ledger.rounds(), ledger.scores()
     if (run / ORIGINS).exists():
         read_json(run / ORIGINS)
 

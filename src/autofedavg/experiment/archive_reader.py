@@ -7,29 +7,23 @@ An archive may come from anywhere, so its listing is checked before anything is 
 from __future__ import annotations
 
 import errno
-import lzma
 import shutil
 import stat
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from weakref import finalize
 
-from autofedavg.core.errors import RunError, from_outside
-from autofedavg.experiment.bounded_reader import LARGE
+from autofedavg.core.errors import RunError
+from autofedavg.experiment.files import LARGE, naming
 
 SUFFIX = ".zip"
 MOST_FILES = 100_000
 MOST_BYTES = 2**32  # of all files together, unpacked
 CHUNK = 4096  # bytes; LZMA can make 28 MB of so many, and more at a time would fill the memory
 REMEDY = "fetch the archive again, or make it again with `autofedavg archive`"
-DAMAGE = (
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, KeyError, MemoryError,
-    NotImplementedError, RuntimeError, OSError,
-)  # fmt: skip
 
 
 class _Archive:
@@ -38,7 +32,7 @@ class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _damage_named(path), zipfile.ZipFile(path) as packed:
-            self._files = _checked(packed.infolist(), path)
+            self._files = _checked(packed.infolist())
             held = Path(tempfile.mkdtemp(prefix="autofedavg-")).resolve()
         finalize(self, shutil.rmtree, held, ignore_errors=True)  # at the latest at exit
         self.root = held / path.stem
@@ -109,57 +103,47 @@ def archives_named() -> Iterator[None]:
         said = [error.what, error.where, error.remedy]
         for archive in _known.values():
             said = [text.replace(str(archive.root), str(archive.path)) for text in said]
-        if said == [error.what, error.where, error.remedy]:
-            raise
-        what, where, remedy = said
-        raise type(error)(what, where=where, remedy=remedy) from error
+        raise type(error)(said[0], where=said[1], remedy=said[2]) from error
 
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except RunError:
-        raise
-    except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    with naming(path, "this archive cannot be read", REMEDY):
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
             raise RunError(
                 f"this archive cannot be unpacked ({error.strerror})",
                 where=str(path),
                 remedy="make room in the temporary folder, or name another one in TMPDIR",
             ) from error
-        raise _refused(path, f"{type(error).__name__}: {error}") from error
 
 
-def _refused(path: Path, why: str) -> RunError:
-    return RunError(
-        f"this archive cannot be read ({from_outside(why)})", where=str(path), remedy=REMEDY
-    )
-
-
-def _checked(entries: list[zipfile.ZipInfo], path: Path) -> dict[PurePosixPath, zipfile.ZipInfo]:
+def _checked(entries: list[zipfile.ZipInfo]) -> dict[PurePosixPath, zipfile.ZipInfo]:
     """The files of an archive by name; refuses all that could harm where they are unpacked."""
     if len(entries) > MOST_FILES:
-        raise _refused(path, f"it lists {len(entries)} files, more than {MOST_FILES}")
+        raise ValueError(f"it lists {len(entries)} files, more than {MOST_FILES}")
     size = sum(entry.file_size for entry in entries)
     if size > MOST_BYTES or any(entry.file_size > LARGE for entry in entries):
-        raise _refused(path, f"its files have {size} bytes, too many to unpack")
+        raise ValueError(f"its files have {size} bytes, too many to unpack")
     files: dict[PurePosixPath, zipfile.ZipInfo] = {}
     for entry in entries:
         name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
         inside = PurePosixPath(name)
         plain = name.rstrip("/") == str(inside) and not inside.is_absolute()
         if not plain or ".." in inside.parts or "\\" in name or "\0" in name or ":" in name:
-            raise _refused(path, f"{name!r} is not a path inside the archive")
+            raise ValueError(f"{name!r} is not a path inside the archive")
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _refused(path, f"{name!r} is a link or a device, not a file")
+            raise ValueError(f"{name!r} is a link or a device, not a file")
         if entry.flag_bits & 1:
-            raise _refused(path, f"{name!r} is encrypted")
+            raise ValueError(f"{name!r} is encrypted")
         if entry.is_dir():
             continue
         if inside in files:
-            raise _refused(path, f"{name!r} is listed twice")
+            raise ValueError(f"{name!r} is listed twice")
         files[inside] = entry
     if above := next((up for name in files for up in name.parents if up in files), None):
-        raise _refused(path, f"{str(above)!r} is a file and a folder")
+        raise ValueError(f"{str(above)!r} is a file and a folder")
     return files

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from autofedavg.core.errors import RunError
-from autofedavg.experiment.bounded_reader import content_of, naming, values_in
+from autofedavg.experiment.files import content_of, naming, values_in
 
 AT = "@"  # between a model's name and its round; a quoted name of a site cannot hold it
 LONGEST = 200  # bytes of a site's name in a file's name, which may have 255 with all around it

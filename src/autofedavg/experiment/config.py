@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from autofedavg.experiment.validation import (
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.tasks import TASKS
+from autofedavg.tasks.base import Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+@dataclass(frozen=True)
 class Study:
     """A table: rows that share a base, seeds, folds, and the row the others are tested against.
 
@@ -39,19 +42,13 @@ class Study:
         rows: the names of all rows, in the order of a table; those that are not read among them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        title: str,
-        seeds: Sequence[int],
-        baseline: str,
-        runs: Sequence[RunConfig],
-        folds: Sequence[int] = (),
-        rows: Sequence[str] = (),
-    ) -> None:
-        self.name, self.title, self.baseline = name, title, baseline
-        self.rows = tuple(rows) or tuple(run.name for run in runs)
-        self.seeds, self.runs, self.folds = tuple(seeds), tuple(runs), tuple(folds)
+    name: str
+    title: str
+    seeds: tuple[int, ...]
+    baseline: str
+    runs: tuple[RunConfig, ...]
+    folds: tuple[int, ...]
+    rows: tuple[str, ...]
 
     def jobs(self) -> list[tuple[RunConfig, int | None, int]]:
         """(row, fold, seed) of every run; fold by fold, so that its data is read once."""
@@ -75,14 +72,13 @@ def parse_study(
 ) -> Study:
     """Checks a study's values, as `read_study` does; their paths begin at `folder`."""
     refuse_unknown(raw, {"study", "base", "run"}, where)
-    head = table(raw, "study", where)
+    head, base = (table(raw, part, where) for part in ("study", "base"))
     refuse_unknown(head, {"name", "title", "seeds", "folds", "baseline"}, f"{where}: study")
     name = head.get("name", Path(where).stem)
     check_name(name, f"{where}: study.name")
     rows = raw.get("run", [])
     if not isinstance(rows, list) or not rows:
         raise ConfigError("a study needs at least one [[run]]", where=where)
-    base = table(raw, "base", where)
     names = [str(row.get("name")) if isinstance(row, dict) else "" for row in rows]
     for row_name in only:
         if row_name not in names:
@@ -90,30 +86,28 @@ def parse_study(
                 f"{row_name!r} is not a row", where=where, remedy=did_you_mean(row_name, names)
             )
     runs = [
-        _row(base, row, number, where, overrides, folder or Path(), sites)
+        _row(base, row, f"{where}: run {number}", overrides, folder or Path(), sites)
         for number, (row, row_name) in enumerate(zip(rows, names, strict=True), 1)
         if not only or row_name in only
     ]
     for row_name in names:
         if names.count(row_name) > 1:
             raise ConfigError(f"two rows are called {row_name!r}", where=where)
-    used = _numbers("seed", head.get("seeds", [0]) if seeds is None else seeds, where)
-    if not used:
-        raise ConfigError("seeds must be integers from 0, not []", where=f"{where}: study")
+    used = _numbers("seed", head.get("seeds", [0]) if seeds is None else seeds, where, least=1)
     tested = _numbers("fold", head.get("folds", []) if folds is None else folds, where)
-    unfit = next((r for r in runs if tested and "fold" not in type(r.task).model_fields), None)
-    if tested and any("fold" in run.task.model_fields_set for run in runs):
-        raise ConfigError(
-            "task.fold is set, and so are the folds of the study",
-            where=f"{where}: study",
-            remedy="choose one with --folds, or take study.folds out",
-        )
-    if unfit:
-        raise ConfigError(
-            f"folds are listed, and the task of row {unfit.name!r} has none",
-            where=f"{where}: study",
-            remedy="take study.folds out, or use a data list with folds",
-        )
+    for run in runs if tested else ():
+        if "fold" in run.task.model_fields_set:
+            raise ConfigError(
+                "task.fold is set, and so are the folds of the study",
+                where=f"{where}: study",
+                remedy="choose one with --folds, or take study.folds out",
+            )
+        if "fold" not in type(run.task).model_fields:
+            raise ConfigError(
+                f"folds are listed, and the task of row {run.name!r} has none",
+                where=f"{where}: study",
+                remedy="take study.folds out, or use a data list with folds",
+            )
     baseline = head.get("baseline", "fedavg" if "fedavg" in names else "")
     if baseline and baseline not in names:
         raise ConfigError(
@@ -121,12 +115,60 @@ def parse_study(
             where=f"{where}: study",
             remedy=did_you_mean(baseline, names),
         )
-    return Study(name, str(head.get("title", name)), used, baseline, runs, tested, names)
+    title = str(head.get("title", name))
+    return Study(name, title, used, baseline, tuple(runs), tested, tuple(names))
 
 
 def parse_run(values: Values, where: str) -> RunConfig:
     """One resolved row, as kept in a run folder's config.toml; its data need not be there."""
-    return _run(values, where)
+    values = dict(values)
+    name = values.pop("name", None)
+    if name is None:
+        raise ConfigError("a run needs a name", where=where)
+    check_name(name, f"{where}: name")
+    label = values.pop("label", name)
+    if not isinstance(label, str):
+        raise ConfigError(f"label must be text, not {label!r}", where=where)
+    parts = {part: values.pop(part, {}) for part in PARTS}
+    for part, content in parts.items():
+        if not isinstance(content, dict):
+            raise ConfigError("must be a table", where=f"{where}, {part}")
+    tables = {"": values, **parts}
+    made = (validate(_kind(part, t, where), t, where, part) for part, t in tables.items())
+    return RunConfig(name, label, *made)
+
+
+def read_task(
+    name: str, listing: Path | None = None, root: str = "", overrides: Sequence[str] = ()
+) -> Task:
+    """A task on its own, outside a study: what `autofedavg data` is about.
+
+    Args:
+        name: the task's.
+        listing: the data list, for the task `datalist` and for it alone.
+        root: where the data is; the task's default when empty.
+        overrides: "key=value" settings of the task; "task.key=value" means the same.
+
+    Raises:
+        ConfigError: there is no such task, or a setting is wrong.
+    """
+    place = f"data {name}"
+    if name not in TASKS:
+        raise ConfigError(
+            f"{name!r} is neither a task nor `inspect`",
+            where="data",
+            remedy=did_you_mean(name, [*TASKS, "inspect"]),
+        )
+    if (listing is None) == (name == "datalist"):
+        said = "it needs a data list" if listing is None else "it takes no data list"
+        raise ConfigError(said, where=place, remedy="e.g. autofedavg data datalist LIST")
+    values: Values = {"name": name}
+    values |= {"datalist": str(listing.absolute())} if listing else {}
+    values |= {"root": root} if root else {}
+    for text in overrides:
+        override(values, text.removeprefix("task."))
+    task: Task = validate(TASKS[name], values, place, "task")
+    return task
 
 
 def completed(values: Values) -> Values:
@@ -153,29 +195,27 @@ def _kind(part: str, values: Values, place: str) -> Any:
 def _row(
     base: Values,
     row: Any,
-    number: int,
-    where: str,
+    place: str,
     overrides: Sequence[str],
     folder: Path,
     sites: Sequence[str] | None,
 ) -> RunConfig:
-    place = f"{where}: run {number}"
+    """A row of a study: its values over those of the base, and those of `--set` over both."""
     if not isinstance(row, dict):
         raise ConfigError("a run must be a table", where=place, remedy="write [[run]] above it")
-    values = merge(base, row)
     if isinstance(row.get("name"), str):
         place = f"{place} ({row['name']})"
+    values = merge(base, row)
     _anchor(values, folder)
     for text in overrides:
         override(values, text)
     _anchor(values, Path())  # those given on the command line begin where it was given
-    run = _run(values, place)
+    run = parse_run(values, place)
     try:
         run.check(sites)
     except ConfigError as error:
-        raise ConfigError(
-            error.what, where=f"{place}, {error.where}", remedy=error.remedy
-        ) from error
+        where = f"{place}, {error.where}"
+        raise ConfigError(error.what, where=where, remedy=error.remedy) from error
     return run
 
 
@@ -188,33 +228,14 @@ def _anchor(values: Values, folder: Path) -> None:
                 task[name] = str((folder / task[name]).absolute())
 
 
-def _run(values: Values, place: str) -> RunConfig:
-    values = dict(values)
-    name = values.pop("name", None)
-    if name is None:
-        raise ConfigError("a run needs a name", where=place)
-    check_name(name, f"{place}: name")
-    label = values.pop("label", name)
-    if not isinstance(label, str):
-        raise ConfigError(f"label must be text, not {label!r}", where=place)
-    parts = {part: values.pop(part, {}) for part in PARTS}
-    for part, content in parts.items():
-        if not isinstance(content, dict):
-            raise ConfigError("must be a table", where=f"{place}, {part}")
-    tables = {"": values, **parts}
-    made = (validate(_kind(part, t, place), t, place, part) for part, t in tables.items())
-    return RunConfig(name, label, *made)
-
-
-def _numbers(what: str, given: Any, where: str) -> list[int]:
+def _numbers(what: str, given: Any, where: str, least: int = 0) -> tuple[int, ...]:
     """Seeds or folds: integers from 0, each once."""
-    if not isinstance(given, Sequence) or any(
-        not isinstance(number, int) or isinstance(number, bool) or number < 0 for number in given
-    ):
+    listed = isinstance(given, Sequence) and len(given) >= least
+    if not listed or any(type(number) is not int or number < 0 for number in given):
         raise ConfigError(f"{what}s must be integers from 0, not {given}", where=f"{where}: study")
     if len(set(given)) != len(given):
         raise ConfigError(f"a {what} is listed twice: {list(given)}", where=f"{where}: study")
-    return list(given)
+    return tuple(given)
 
 
 def check_name(name: Any, where: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import SUFFIX, as_folder
-from autofedavg.experiment.bounded_reader import (
+from autofedavg.experiment.files import (
     LARGE,
     content_of,
     naming,
@@ -90,11 +90,7 @@ class Ledger:
 
 
 class Rounds:
-    """The rounds of a run that goes on: every look parses only what is new.
-
-    Args:
-        path: rounds.jsonl; it need not be there yet.
-    """
+    """The rounds of a running run; rounds.jsonl need not exist. Looks parse only what is new."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -165,7 +161,9 @@ def run_paths(paths: Iterable[Path]) -> list[Path]:
         here = as_folder(path)
         if not here.exists():
             raise RunError("no such folder", where=str(path), remedy=NAME_ONE)
-        runs = _runs_below(here)
+        # A folder that `archive` of version 0.1 left when it was killed is not a run.
+        below = (config.parent for config in here.rglob("config.toml"))
+        runs = sorted(run for run in below if run.suffix != PARTIAL)
         if not runs and here.is_dir():
             runs = [run for at in sorted(here.glob(f"*{SUFFIX}")) for run in run_paths([at])]
         if not runs:
@@ -173,12 +171,6 @@ def run_paths(paths: Iterable[Path]) -> list[Path]:
         for folder in runs:  # a path may be named twice, or below another one
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
-
-
-def _runs_below(folder: Path) -> list[Path]:
-    configs = folder.rglob("config.toml")
-    # What an `archive` of version 0.1 left when it was killed is no run.
-    return sorted(config.parent for config in configs if config.parent.suffix != PARTIAL)
 
 
 def refuse_newer(content: dict[str, Any], path: Path) -> None:
@@ -204,16 +196,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file of a run folder.
-
-    Raises:
-        RunError: it is missing or damaged.
-    """
+    """The values of a TOML file of a run folder, as `read_config` reads it."""
     return read_config(path)[0]
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """The values of a TOML file of a run folder, and its text."""
+    """The values of a TOML file of a run folder, and its text.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
     with naming(path):
         text = content_of(path).decode()
         content = settings_in(text)

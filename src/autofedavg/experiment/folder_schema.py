@@ -1,15 +1,14 @@
 """What the files of a run folder may hold: kinds of values, not whether they make sense.
 
-What is missing is not missed here: earlier versions wrote less. Readers say what they need.
+Values that are missing pass where earlier versions wrote less. Readers say what they need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 HUGE = 1e100  # no number of a run is larger; sums and squares of these are still numbers
-Fits = Callable[[Any], bool]
 
 
 def check(values: Mapping[str, Any], kind: str) -> None:
@@ -22,16 +21,32 @@ def check(values: Mapping[str, Any], kind: str) -> None:
     Raises:
         ValueError: names the value.
     """
-    for key, fits in SHAPES.get(kind, {}).items():
-        if key in values and not fits(values[key]):
-            raise ValueError(f"{key!r} is not what a run writes")
-    for key in NEEDED.get(kind, ()):
-        if key not in values:
+    for name, shape in SHAPES.get(kind, {}).items():
+        key = name.removesuffix("!")
+        if key not in values and key != name:
             raise ValueError(f"{key!r} is missing")
+        if key in values and not _fits(values[key], shape):
+            raise ValueError(f"{key!r} is not what a run writes")
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value has a shape.
+
+    A shape is a type, a function that decides, [shape] for a list, {str: shape} for a table,
+    {"key": shape} for a record, in which "key!" must not be missing, or a tuple of alternatives.
+    """
+    if isinstance(shape, tuple):
+        return any(_fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(one, shape[0]) for one in value)
+    if not isinstance(shape, dict):
+        return type(value) is shape if isinstance(shape, type) else bool(shape(value))
+    if not isinstance(value, dict):
+        return False
+    if str in shape:
+        return all(_fits(one, shape[str]) for one in value.values())
+    keys = {name.removesuffix("!"): (inner, name.endswith("!")) for name, inner in shape.items()}
+    return all(_fits(value[k], s) if k in value else not must for k, (s, must) in keys.items())
 
 
 def _count(value: Any) -> bool:
@@ -42,118 +57,71 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and -HUGE <= value <= HUGE
 
 
-def _measured(value: Any) -> bool:
-    """A number that may be none, or not finite: training can go wrong, and that is shown."""
-    return value is None or type(value) is float or _number(value)
-
-
-def _none_or(fits: Fits) -> Fits:
-    return lambda value: value is None or fits(value)
-
-
-def _list(fits: Fits) -> Fits:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _table(fits: Fits) -> Fits:
-    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
-
-
-def _record(needed: tuple[str, ...] = (), **shapes: Fits) -> Fits:
-    def fits(value: Any) -> bool:
-        if not isinstance(value, dict) or any(key not in value for key in needed):
-            return False
-        return all(shapes[key](value[key]) for key in shapes.keys() & value.keys())
-
-    return fits
+def _none(value: Any) -> bool:
+    return value is None
 
 
 def _job(value: Any) -> bool:
-    """(fold, seed)."""
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and (value[0] is None or _count(value[0]))
-        and _count(value[1])
-    )
+    """[fold, seed]."""
+    return _fits(value, [(_none, _count)]) and len(value) == 2 and value[1] is not None
 
 
-def _weights(value: Any) -> bool:
-    """One for each site, or a list of one for each layer."""
-    each = _list(lambda one: _measured(one) or _list(_measured)(one))
-    return value is None or each(value)
-
-
-_scored = _none_or(_record(mean=_measured, sites=_none_or(_table(_measured))))
-_task = _record(("name",), name=_text, fold=lambda value: type(value) is int)
-_event = _record(("site", "what"), site=_text, what=_text, call=_text, reason=_none_or(_text))
-_data = _record(
-    ("cases", "data"),
-    cases=_table(_table(_count)),
-    sizes=_table(_count),
-    data=_text,
-    split_sha256=_text,
-    content_sha256=_text,
-    folds_sha256=_text,
-    validation_is=_text,
-)
-_row = _record(
-    ("config", "jobs"),
-    config=_record(
-        ("name",), name=_text, label=_text, rounds=_count, task=_record(), method=_record()
-    ),
-    jobs=_list(_job),
-    machines=_list(_record()),
-)
-SHAPES: dict[str, dict[str, Fits]] = {
-    "status.json": {"schema": _count, "state": _text, "error": _text, "kind": _text},
+_measured = (_none, float, _number)  # maybe not finite: training can go wrong, and that is shown
+_weights = (_none, [(*_measured, [_measured])])  # one for each site, or a list of one a layer
+_scored = (_none, {"mean": _measured, "sites": (_none, {str: _measured})})
+_event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
+_sha256 = ("split_sha256", "content_sha256", "folds_sha256")
+_row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}
+SHAPES: dict[str, dict[str, Any]] = {
+    "status.json": {"schema": _count, "state": str, "error": str, "kind": str},
     "environment.json": {
         "seed": _count,
-        "metric": _text,
-        "data": _data,
-        "versions": _table(_none_or(_text)),
-        "resumed": _list(_record(("after_round",), after_round=_count)),
-        "folds": _none_or(_list(_count)),
-        "layers": _none_or(_list(_text)),
+        "metric": str,
+        "data": {
+            "cases!": {str: {str: _count}},
+            "data!": str,
+            "sizes": {str: _count},
+            "validation_is": str,
+            **dict.fromkeys(_sha256, str),
+        },
+        "versions": {str: (_none, str)},
+        "resumed": [{"after_round!": _count}],
+        "folds": (_none, [_count]),
+        "layers": (_none, [str]),
     },
-    "origins.json": {"schema": _count, "origins": _table(_text)},
+    "origins.json": {"schema": _count, "origins!": {str: str}},
     "config.toml": {
-        "name": _text,
-        "label": _text,
+        "name": str,
+        "label": str,
         "rounds": _count,
-        "select": _text,
-        "task": _task,
-        "training": _record(),
-        "method": _record(("name",), name=_text, learn_on=_text, steps_per_message=_count),
-        "exchange": _record(),
+        "select": str,
+        "task": {"name!": str, "fold": int},
+        "training": dict,
+        "method": {"name!": str, "learn_on": str, "steps_per_message": _count},
+        "exchange": dict,
     },
     "study.json": {
-        "name": _text,
-        "title": _text,
-        "baseline": _text,
-        "rows": _list(_text),
-        "runs": _list(_row),
+        "name": str,
+        "title": str,
+        "baseline": str,
+        "rows": [str],
+        "runs!": [{"config!": _row, "jobs!": [_job], "machines": [dict]}],
     },
     "rounds.jsonl": {
         "schema": _count,
-        "t": _count,
+        "t!": _count,
         "alpha": _weights,
         "beta": _weights,
-        "loss": _table(_measured),
-        "learning_loss": _table(_list(_measured)),
+        "loss": {str: _measured},
+        "learning_loss": {str: [_measured]},
         "validation": _scored,
-        "validation_local": _none_or(_table(_measured)),
+        "validation_local": (_none, {str: _measured}),
         "test": _scored,
-        "calls": _table(_table(_number)),
+        "calls": {str: {str: _number}},
         "bytes_down": _number,
         "bytes_up": _number,
-        "answered": _none_or(_list(_text)),
-        "events": _none_or(_list(_event)),
+        "answered": (_none, [str]),
+        "events": (_none, [_event]),
         "time": _number,
     },
-}
-NEEDED: dict[str, tuple[str, ...]] = {
-    "origins.json": ("origins",),
-    "rounds.jsonl": ("t",),
-    "study.json": ("runs",),
 }

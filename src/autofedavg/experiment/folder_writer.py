@@ -1,7 +1,7 @@
 """The run folder as it is written, with its checkpoints: no pickles, nothing half-written.
 
-What is in it and how the rest is read: `ledger`. Models that may be tested have files by their
-round, and the checkpoint of a round says which of them hold: `names`, decision 47.
+`folder` lists what is in it and reads it. Models that may be tested have files by their round, and
+the checkpoint of a round says which of them hold (`checkpoint_names`, decision 47).
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ from torch import Tensor
 
 from autofedavg.core.errors import RunError
 from autofedavg.core.scores import ScoreRow
-from autofedavg.experiment.bounded_reader import TENSORS, content_of, naming, values_in
 from autofedavg.experiment.checkpoint_names import CheckpointNames
-from autofedavg.experiment.files import opened_here, replacing, sweep
-from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json, run_paths
+from autofedavg.experiment.files import (
+    TENSORS,
+    content_of,
+    naming,
+    opened_here,
+    replacing,
+    sweep,
+    values_in,
+)
+from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json
 
 TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
@@ -39,16 +46,6 @@ log = logging.getLogger(__name__)
 
 class Busy(RunError):
     """Another process works in a folder."""
-
-
-def _locked(descriptor: int) -> bool:
-    """Takes the lock, or waits a moment: `watch` holds it for microseconds when it looks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        time.sleep(0.02)
-        return False
-    return True
 
 
 class Checkpoint(NamedTuple):
@@ -75,13 +72,7 @@ class RunFolder(Ledger):
         environment: Mapping[str, Any],
         origins: Mapping[str, str] | None = None,
     ) -> RunFolder:
-        """Makes a new run folder.
-
-        Args:
-            path: where.
-            config: every setting, as TOML.
-            environment: what the run runs on, and its data.
-            origins: where the value of each setting comes from, by its dotted path.
+        """Makes a new run folder; `config` is TOML, and `origins` go by the dotted path.
 
         Raises:
             RunError: the folder exists already.
@@ -103,25 +94,28 @@ class RunFolder(Ledger):
         return folder
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, work: str = "working in this run folder") -> Iterator[None]:
         """Holds the folder, so that no two processes write it.
 
         Raises:
-            Busy: another process holds it.
+            Busy: another process holds it, for this work.
         """
-        descriptor = opened_here(self.path / ".lock", os.O_RDWR)
-        try:
-            if not any(_locked(descriptor) for _ in range(TRIES)):
-                raise Busy(
-                    "another process is working in this run folder",
-                    where=str(self.path),
-                    remedy="wait for it, or stop it",
-                )
+        with os.fdopen(opened_here(self.path / ".lock", os.O_RDWR), "r+b") as handle:
+            for left in reversed(range(TRIES)):  # `watch` holds it for microseconds when it looks
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if not left:
+                        raise Busy(
+                            f"another process is {work}",
+                            where=str(self.path),
+                            remedy="wait for it, or stop it",
+                        ) from error
+                    time.sleep(0.02)
             for folder in (self.path, self.path / "checkpoints"):
                 sweep(folder)
             yield
-        finally:
-            os.close(descriptor)
 
     def note_resumption(self, environment: Mapping[str, Any]) -> None:
         """Notes on what, and after which round, the run goes on."""
@@ -151,13 +145,14 @@ class RunFolder(Ledger):
             return
         *before, last = self.rounds()
         last["events"] = [*last.get("events", []), *events]
-        content = b"".join(json.dumps(line).encode() + b"\n" for line in [*before, last])
-        write_atomically(self.path / "rounds.jsonl", content)
+        self._rewrite_rounds([*before, last])
 
     def keep_rounds(self, last: int) -> None:
         """Drops the lines of rounds after `last`: they are run again."""
-        kept = [line for line in self.rounds() if line["t"] <= last]
-        content = b"".join(json.dumps(line).encode() + b"\n" for line in kept)
+        self._rewrite_rounds([line for line in self.rounds() if line["t"] <= last])
+
+    def _rewrite_rounds(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         write_atomically(self.path / "rounds.jsonl", content)
 
     def save(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -219,11 +214,6 @@ class RunFolder(Ledger):
             text.detach()
 
 
-def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
-    """Run folders at or below the given paths, in order of their names."""
-    return [RunFolder(path) for path in run_paths(paths)]
-
-
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file so that a reader, or a crash, meets the old one or the new one, whole."""
     with replacing(path) as handle:
@@ -232,18 +222,24 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def disk_errors(
-    path: Path, then: str = "`autofedavg resume`: the last checkpoint is whole"
+    path: Path,
+    then: str = "`autofedavg resume`: the last checkpoint is whole",
+    *,
+    every: bool = False,
 ) -> Iterator[None]:
-    """Turns a full or read-only disk into an error that says what to do, and then `then`."""
+    """Turns a full or read-only disk into an error that says what to do, and then `then`.
+
+    With `every`, any other error of the operating system too: for code that only writes.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG):
-            raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not (full or every or error.errno in (errno.EROFS, errno.EACCES)):
+            raise
         first = "make room" if full else "make it writable"
         raise RunError(
-            f"cannot write: {error.strerror}",
+            f"cannot write: {error.strerror or error}",
             where=str(error.filename or path),
             remedy=f"{first}, then {then}",
         ) from error

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autofedavg.core import errors
-from autofedavg.core.errors import AutoFedAvgError, RunError
+from autofedavg.core.errors import AutoFedAvgError, RunError, error_in
 from autofedavg.experiment.folder import Rounds, read_json
 from autofedavg.experiment.selection import Seen, Watcher
 
 
 class Following:
-    """What a run folder says from now on; it need not be there yet.
-
-    Args:
-        folder: of the run.
-        T: its rounds.
-        sites: their names.
-        watch: told of every round that is new.
-    """
+    """What a run folder says from now on; it need not be there yet. `watch` gets new rounds."""
 
     def __init__(self, folder: Path, T: int, sites: Sequence[str], watch: Watcher) -> None:
         self._folder, self._T, self._sites, self._watch = folder, T, tuple(sites), watch
@@ -28,7 +20,7 @@ class Following:
         self._stamp = self._stamped()
 
     def look(self) -> None:
-        """Tells of the rounds since the last look."""
+        """Reports the rounds since the last look."""
         for line in self._lines.look()[self.told :]:
             self.told += 1
             mean = line["validation"]["mean"]
@@ -40,11 +32,9 @@ class Following:
         status = read_json(self._folder / "status.json") if said else {}
         if status.get("state") != "failed":
             return None
-        kind = getattr(errors, str(status.get("kind", "")), RunError)
-        fits = isinstance(kind, type) and issubclass(kind, AutoFedAvgError)
-        shown = kind if fits and kind is not errors.FederationError else RunError
-        message = str(status.get("error", "the run failed"))
-        return shown(message, where=str(self._folder), remedy=remedy)
+        where, text = str(self._folder), status.get("error", "the run failed")
+        facts = {"kind": status.get("kind"), "error": text, "where": where, "remedy": remedy}
+        return error_in(facts) or RunError(text, where=where, remedy=remedy)
 
     def _stamped(self) -> int:
         """When the run's status was written."""

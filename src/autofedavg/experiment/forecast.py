@@ -36,35 +36,28 @@ def forecast_text(seen: dict[str, Any]) -> str:
     folds = f", folds {seen['folds']}" if seen["folds"] else ""
     lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
-        traffic, memory = row["traffic"], row["memory"]
+        traffic, memory, scored = row["traffic"], row["memory"], row["evaluations"]
         lines += ["", f"[{row['name']}] {row['label']}"]
         width = max(len(item["setting"]) for item in row["settings"])
         values = [str(item["value"]) for item in row["settings"]]
         wide = min(34, max(len(value) for value in values))
         for item, value in zip(row["settings"], values, strict=True):
             lines.append(f"  {item['setting']:<{width}}  {value:<{wide}}  {item['origin']}")
-        lines.append(
+        lines += [
             f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
-            f"{row['layers']} layers); {row['sites']} sites; data {row['data']}"
-        )
-        lines.append(
+            f"{row['layers']} layers); {row['sites']} sites; data {row['data']}",
             f"  traffic {size(traffic['total'])} over {row['rounds']} rounds: "
             f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
             f"{100 * traffic['extra']:.1f} % more for learning the weights, "
             f"{size(traffic['validation_a_round'])} a round to validate; "
-            f"models as {traffic['down']} down, {traffic['up']} up"
-        )
-        scored = row["evaluations"]
-        lines.append(
+            f"models as {traffic['down']} down, {traffic['up']} up",
             f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
             f"last: {scored['own_models']} of sites' own models "
-            f"(test_local = {scored['test_local']})"
-        )
-        lines.append(
+            f"(test_local = {scored['test_local']})",
             f"  memory about {size(memory['bank'])} for the models, "
-            f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data"
-        )
-        lines += [f"  between institutions: {caution}" for caution in row["cautions"]]
+            f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
+            *(f"  between institutions: {caution}" for caution in row["cautions"]),
+        ]
     return "\n".join([*lines, "", "the study is valid"])
 
 
@@ -102,13 +95,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
 
 
 def _evaluations(run: RunConfig, shown: int, sites: int) -> dict[str, Any]:
-    """How many times a model is scored on a site's cases: what a run does besides training.
-
-    Args:
-        run: the run.
-        shown: sites that score a global model.
-        sites: all sites.
-    """
+    """How many times a model is scored on a site's cases; `shown` sites score a global one."""
     validated = (sites + shown) if run.task.has("validation") else 0
     tested = shown / run.general.test_every if run.general.test_every else 0
     own = local_tests(run.general.test_local, sites)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autofedavg.core.errors import RunError
-from autofedavg.experiment.bounded_reader import naming, settings_in, values_in
+from autofedavg.experiment.files import naming, settings_in, values_in
 from autofedavg.experiment.folder import study_home
 
 PATHS = ("root", "datalist", "cache")  # settings of tasks that hold paths
@@ -22,26 +23,19 @@ _PATH = re.compile(r"""(?<![\w.:/~-])(?:~\w*)?/(?=[^\s/])(?:(?!\s(?:~\w*)?/)[^:;
 
 
 class Entry(NamedTuple):
-    """A line of a config.toml that sets a value.
-
-    Attributes:
-        path: of the setting, dotted.
-        value: what it is set to.
-        before, behind: the rest of the line, around the value.
-    """
+    """A line of a config.toml that sets a value, and the text around it; `path` is dotted."""
 
     path: str
     value: Any
+    line: str
     before: str
     behind: str
 
 
 def run_name(run: Path) -> str:
     """A run folder as others may know it: study, row, fold and seed, without what is above."""
-    whole = run.resolve()
-    home = study_home(run)
-    above = home.parent if home else whole.parent.parent
-    return str(whole.relative_to(above))
+    whole, home = run.resolve(), study_home(run)
+    return str(whole.relative_to(home.parent if home else whole.parent.parent))
 
 
 def without_paths(text: str) -> str:
@@ -64,14 +58,12 @@ def tells_place(path: str, value: Any) -> bool:
 
 def blanked(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Nested settings with nothing where a path was."""
-    made: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{above}{name}"
-        if isinstance(value, Mapping):
-            made[name] = blanked(value, f"{path}.")
-        else:
-            made[name] = "" if tells_place(path, value) else value
-    return made
+    return {
+        name: blanked(value, f"{above}{name}.")
+        if isinstance(value, Mapping)
+        else ("" if tells_place(f"{above}{name}", value) else value)
+        for name, value in values.items()
+    }
 
 
 def blanked_config(text: str, where: Path) -> str:
@@ -80,11 +72,10 @@ def blanked_config(text: str, where: Path) -> str:
     Raises:
         RunError: it is not TOML, or not as this package writes it.
     """
-    lines = []
-    for line, entry in _lines(text):
-        hide = entry is not None and tells_place(entry.path, entry.value)
-        lines.append(f'{entry.before}""{entry.behind}' if entry and hide else line)
-    made = "".join(lines)
+    made = text
+    for entry in entries(text):
+        if tells_place(entry.path, entry.value):
+            made = made.replace(entry.line, f'{entry.before}""{entry.behind}')
     with naming(where):
         if settings_in(made) == blanked(settings_in(text)):
             return made
@@ -108,31 +99,21 @@ def _blanked_round(line: bytes) -> bytes:
     if b'"reason"' not in line:
         return line
     content = values_in(line)
-    said = [event for event in content.get("events") or [] if "reason" in event]
-    told = {event["reason"]: without_paths(event["reason"]) for event in said}
-    if all(before == after for before, after in told.items()):
-        return line
-    for event in said:
-        event["reason"] = told[event["reason"]]
-    return json.dumps(content).encode()
+    events = content.get("events") or []
+    told = [
+        {**event, "reason": without_paths(event["reason"])} if "reason" in event else event
+        for event in events
+    ]
+    return line if told == events else json.dumps({**content, "events": told}).encode()
 
 
 def entries(text: str) -> Iterator[Entry]:
     """The values of a config.toml, as far as this package wrote them."""
-    return (entry for _, entry in _lines(text) if entry)
-
-
-def _lines(text: str) -> Iterator[tuple[str, Entry | None]]:
     table = ""
     for line in text.splitlines(keepends=True):
         if line.startswith("["):
             table = line.strip().strip("[]") + "."
         key, equals, rest = line.partition(" = ")
-        entry = None
-        if equals:
-            try:
-                value, end = json.JSONDecoder().raw_decode(rest)
-                entry = Entry(table + key.strip('"'), value, key + equals, rest[end:])
-            except ValueError:  # written by hand
-                pass
-        yield line, entry
+        with suppress(ValueError):  # written by hand
+            value, end = json.JSONDecoder().raw_decode(rest)
+            yield Entry(table + key.strip('"'), value, line, key + equals, rest[end:])

@@ -15,8 +15,8 @@ from autofedavg.experiment.environment import environment
 from autofedavg.experiment.files import opened_here
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.rows import RunConfig
-from autofedavg.experiment.run import run
-from autofedavg.experiment.selection import Selection, Watcher
+from autofedavg.experiment.run import RunLoop
+from autofedavg.experiment.selection import Watcher
 from autofedavg.federation.port import Federation
 
 log = logging.getLogger(__name__)
@@ -27,11 +27,6 @@ class Work:
     """One run, with all that it needs.
 
     Attributes:
-        config: the row.
-        seed: of the run.
-        federation: the clients.
-        w0: the initial model.
-        layout: the network's layout.
         device: what the server computes on.
         about: makes environment.json; called only where the run starts.
         cautions: warnings for the log.
@@ -48,13 +43,7 @@ class Work:
 
 
 def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
-    """Starts a row in this folder, or resumes it.
-
-    Args:
-        path: the run folder.
-        work: what is to be run.
-        watch: called after every round.
-    """
+    """Starts a row in this run folder, or resumes it; calls `watch` after every round."""
     config, folder = work.config, RunFolder(path)
     with ExitStack() as held:
         with disk_errors(path):
@@ -70,12 +59,10 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
         for caution in work.cautions:
             log.warning("%s", caution)
-        general = config.general
-        selection = Selection(
-            config.T, work.federation, work.layout, config.task.metric, folder,
-            general.select, general.test_every, general.test_local,
-        )  # fmt: skip
-        run(config.method, selection, work.w0, watch)
+        loop = RunLoop(
+            config.method, config.general, work.federation, work.layout, config.task.metric, folder
+        )
+        loop.run(work.w0, watch)
         log.info("finished")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
 from autofedavg.experiment.selection import MOST_FULL, TestLocal
-from autofedavg.experiment.validation import Values
+from autofedavg.experiment.validation import PARTS, Values
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.base import Method
 from autofedavg.tasks.base import Progress, Task
@@ -49,6 +50,7 @@ class Rounds(Settings):
     )
 
 
+@dataclass(eq=False)
 class RunConfig:
     """One resolved row of a study.
 
@@ -60,19 +62,14 @@ class RunConfig:
         folds: those of the cross-validation that this run is one of.
     """
 
-    def __init__(
-        self,
-        name: str,
-        label: str,
-        general: Rounds,
-        task: Task,
-        training: Training,
-        method: Method,
-        exchange: Exchange = Exchange(),  # noqa: B008 - frozen
-    ) -> None:
-        self.name, self.label, self.general = name, label, general
-        self.task, self.training, self.method, self.exchange = task, training, method, exchange
-        self.folds: tuple[int, ...] = ()
+    name: str
+    label: str
+    general: Rounds
+    task: Task
+    training: Training
+    method: Method
+    exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
+    folds: tuple[int, ...] = ()
 
     def check(self, names: Sequence[str] | None = None) -> None:
         """Refuses settings that do not fit the sites.
@@ -115,46 +112,27 @@ class RunConfig:
 
     def origins(self) -> list[tuple[str, Any, str, str]]:
         """(path, value, origin, help) of every setting."""
-        return [
-            *origins(self.general),
-            *origins(self.task, "task."),
-            *origins(self.training, "training."),
-            *origins(self.method, "method."),
-            *origins(self.exchange, "exchange."),
-        ]
+        parts = [(f"{part}.", getattr(self, part)) for part in PARTS]
+        holders = [("", self.general), *parts]
+        return [found for prefix, holder in holders for found in origins(holder, prefix)]
 
     def resolved(self, progress: Progress | None = None) -> RunConfig:
         """The row with what its task leaves to the data worked out."""
-        return self.with_task(self.task.resolved(progress))
+        return replace(self, task=self.task.resolved(progress))
 
     def on_fold(self, fold: int, folds: Sequence[int]) -> RunConfig:
         """The row with this fold tested, one of several."""
         given = self.task.model_dump(exclude_unset=True)
-        return self._with(type(self.task).model_validate({**given, "fold": fold}), folds)
-
-    def with_task(self, task: Task) -> RunConfig:
-        """The row with another task."""
-        return self._with(task, self.folds)
-
-    def _with(self, task: Task, folds: Sequence[int]) -> RunConfig:
-        made = RunConfig(
-            self.name, self.label, self.general, task, self.training, self.method, self.exchange
-        )
-        made.folds = tuple(folds)
-        return made
+        task = type(self.task).model_validate({**given, "fold": fold})
+        return replace(self, task=task, folds=tuple(folds))
 
     def values(self, *, given_only: bool = False) -> Values:
         """Every value, defaults written out; or only what the study itself gave."""
-        values = {
-            "name": self.name,
-            "label": self.label,
-            **plain(self.general, given_only),
-            "task": plain(self.task, given_only),
-            "training": plain(self.training, given_only),
-            "method": plain(self.method, given_only),
-        }
-        exchange = plain(self.exchange, given_only)
-        return {**values, "exchange": exchange} if exchange else values
+        values = {"name": self.name, "label": self.label, **plain(self.general, given_only)}
+        values |= {part: plain(getattr(self, part), given_only) for part in PARTS}
+        if not values["exchange"]:
+            del values["exchange"]
+        return values
 
     def origin_of(self) -> dict[str, str]:
         """The origin of every setting, by its dotted path."""

@@ -7,34 +7,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from autofedavg.algorithm import Round
-from autofedavg.core.bank import Bank, Model
+from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.core.problem import Problem
+from autofedavg.core.scores import ScoreRow
 from autofedavg.core.seeds import global_seed
 from autofedavg.core.site import Site
 from autofedavg.experiment.checkpoint_names import at_round, local_name
-from autofedavg.experiment.final_test import final_test
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
-from autofedavg.experiment.models import (
-    save_model,
-    save_state,
-)
+from autofedavg.experiment.models import load_model, load_state, save_model, save_state
+from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.selection import (
+    KINDS,
     Best,
     Paused,
     Seen,
     Select,
-    Selection,
     Watcher,
     have_validation,
+    local_tests,
     predicts,
+    restore,
+    where_tested,
 )
 from autofedavg.federation.messages import Scores
 from autofedavg.federation.port import Federation
@@ -48,12 +49,7 @@ def check_run(
 ) -> None:
     """Refuses, before any work, a run that could not go to its end.
 
-    Args:
-        method: what is to be run.
-        T: the last round.
-        select: which models are tested.
-        problem: what is learned.
-        sites: who takes part, where the problem itself has no data.
+    `sites` take part where the problem itself has no data.
 
     Raises:
         ConfigError: the method cannot use the network or the data, or nothing can be selected.
@@ -79,133 +75,191 @@ def check_run(
         )
 
 
-def run(method: Method, selection: Selection, w0: Model, watch: Watcher | None = None) -> None:
-    """Runs or resumes one row; the folder's status.json says how it ended.
+@dataclass
+class RunLoop:
+    """One run: what is run, on which clients, and the folder that records it.
 
-    Args:
-        method: what is run.
-        selection: the clients, the folder, and which models are kept and tested.
-        w0: the initial model.
-        watch: called after every round.
-
-    Raises:
-        AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
+    Attributes:
+        general: rounds, and which models are kept and tested.
+        metric: the score that selects models.
+        folder: where everything is written; its checkpoints decide where to start.
+        best: the models selected so far.
     """
-    folder, federation, T = selection.folder, selection.federation, selection.T
-    try:
-        with disk_errors(folder.path):
-            folder.set_status("running")
-            start, best = selection.restore(w0)
-            start = method.begin(federation, start) if start.t == 0 else start
-            for state in method.rounds(federation, selection.layout, T, start):
-                _record(selection, state, best, watch)
-            federation.training_over = True
-            final_test(selection, best, watch)
-            folder.set_status("finished")
-    except (KeyboardInterrupt, Paused):
-        folder.set_status("interrupted")
-        raise
-    except AutoFedAvgError as error:
-        _try_to_say(folder, str(error), error)
-        raise
-    except Exception as error:
-        _try_to_say(folder, f"{type(error).__name__}: {error}", error)
-        raise
 
+    method: Method
+    general: Rounds
+    federation: Federation
+    layout: Layout
+    metric: str
+    folder: RunFolder
+    best: Best = field(default_factory=Best, init=False)
 
-def _record(selection: Selection, state: Round, best: Best, watch: Watcher | None) -> None:
-    """Validates a round, keeps the models to be tested, and writes line and checkpoint."""
-    federation, metric = selection.federation, selection.metric
-    local: dict[str, float] = {}
-    scores: Scores | None = None
-    if selection.validates:
-        local = federation.validate_local(state.t, state.w_k, metric) if state.w_k else {}
+    def run(self, w0: Model, watch: Watcher | None = None) -> None:
+        """Runs all rounds from the initial model w0, or those after the last checkpoint.
+
+        Args:
+            w0: the initial model.
+            watch: called after every round, and before every test of a model.
+
+        Raises:
+            AutoFedAvgError: the run failed; status.json says so and the last checkpoint is whole.
+        """
+        try:
+            with disk_errors(self.folder.path):
+                self.folder.set_status("running")
+                start, self.best = restore(self.folder, self.layout, self.federation, w0)
+                start = self.method.begin(self.federation, start) if start.t == 0 else start
+                T = self.general.rounds
+                for state in self.method.rounds(self.federation, self.layout, T, start):
+                    seen = self._record(state)
+                    if watch:
+                        watch(seen)
+                self.federation.training_over = True
+                self._test(watch)
+                self.folder.set_status("finished")
+        except (KeyboardInterrupt, Paused):
+            self.folder.set_status("interrupted")
+            raise
+        except Exception as error:
+            ours = isinstance(error, AutoFedAvgError)
+            text = str(error) if ours else f"{type(error).__name__}: {error}"
+            try:
+                self.folder.set_status("failed", text, type(error).__name__)
+            except (OSError, RunError):  # a full disk must not hide the first error
+                log.error("could not write status.json: %s", text)
+            raise
+
+    def _record(self, state: Round) -> Seen:
+        """Validates a round, keeps the models to be tested, and writes line and checkpoint."""
+        federation, best = self.federation, self.best
+        local: dict[str, float] = {}
+        scores: Scores | None = None
+        if have_validation(federation.sites):
+            if state.w_k:
+                local = federation.validate_local(state.t, state.w_k, self.metric)
+            if predicts(state):
+                scores = federation.evaluate(state.w, "validation", self.metric, t=state.t)
+        tested = self._tested(state)
+        validation = self._scored(scores, best.seen)
+        if self.general.select == "best":
+            self._keep_best(state, local, validation["mean"])
+        elif state.t == self.general.rounds:
+            self._keep_last(state)
+        account = federation.take_account()
+        alpha = _listed(state.alpha)
+        self.folder.append_round(
+            {
+                "t": state.t,
+                "alpha": alpha,
+                "beta": _listed(state.beta),
+                "learned": state.learned,
+                "loss": state.losses,
+                **_learning(federation),
+                "validation": validation,
+                "validation_local": local,
+                **tested,
+                "calls": {call: asdict(cost) for call, cost in account.items()},
+                "bytes_down": sum(cost.down for cost in account.values()),
+                "bytes_up": sum(cost.up for cost in account.values()),
+                "answered": list(state.w_k.sites) if state.w_k else [],
+                "events": federation.take_events(),
+                "time": time.time(),
+            }
+        )
+        known = asdict(best)
+        models = known.pop("models")
+        facts = {"models": models, "best": known, "network": self.layout.describe()}
+        save_state(self.folder, state, facts)
+        return Seen(state.t, self.general.rounds, validation["mean"], alpha, federation.names)
+
+    def _tested(self, state: Round) -> dict[str, Any]:
+        """The global model's test scores in a round that asks for them; they choose nothing."""
+        every = self.general.test_every
+        if not every or state.t % every or not predicts(state):
+            return {}
+        scores = self.federation.evaluate(state.w, "test", self.metric, record=True, t=state.t)
+        return {"test": self._scored(scores, self.best.tested)}
+
+    def _scored(self, scores: Scores | None, seen: dict[str, float]) -> dict[str, Any]:
+        """Mean and sites' scores; `seen` are the latest of every site, and are updated.
+
+        The latest score stands in for a site that did not reply: no round wins by its absence.
+        """
+        if scores is None:
+            return {"mean": None, "sites": {}}
+        by_site, mean = scores.by_site(self.metric), scores.mean(self.metric, seen)
+        seen |= by_site
+        return {"mean": mean, "sites": by_site}
+
+    def _keep_best(self, state: Round, local: dict[str, float], mean: float | None) -> None:
+        """Writes the models that are better than all before, as the paper selects them."""
+        best = self.best
+        if mean is not None and best.beaten_by(mean, len(best.seen)):
+            best.score, best.t, best.sites = mean, state.t, len(best.seen)
+            self._keep("best-global", state.t, state.w, {"score": mean})
+        for site, score in local.items():
+            known = best.local.get(site)
+            if state.w_k is not None and site in state.w_k and (not known or score > known[0]):
+                best.local[site] = (score, state.t)
+                facts = {"score": score, "site": site}
+                self._keep(local_name("best", site), state.t, state.w_k[site], facts)
+
+    def _keep_last(self, state: Round) -> None:
+        """Writes the models after the last round."""
         if predicts(state):
-            scores = federation.evaluate(state.w, "validation", metric, t=state.t)
-    tested = _tested(selection, state, best)
-    by_site = scores.by_site(metric) if scores else {}
-    # Where a site did not answer, its latest score stands in: no round wins by its absence.
-    mean = scores.mean(metric, best.seen) if scores else None
-    best.seen |= by_site
-    if selection.select == "best":
-        _keep_best(selection, state, local, mean, best)
-    elif state.t == selection.T:
-        _keep_last(selection, state, best)
-    account = federation.take_account()
-    selection.folder.append_round(
-        {
-            "t": state.t,
-            "alpha": _listed(state.alpha),
-            "beta": _listed(state.beta),
-            "learned": state.learned,
-            "loss": state.losses,
-            **_learning(federation),
-            "validation": {"mean": mean, "sites": by_site},
-            "validation_local": local,
-            **tested,
-            "calls": {call: asdict(cost) for call, cost in account.items()},
-            "bytes_down": sum(cost.down for cost in account.values()),
-            "bytes_up": sum(cost.up for cost in account.values()),
-            "answered": list(state.w_k.sites) if state.w_k else [],
-            "events": federation.take_events(),
-            "time": time.time(),
-        }
-    )
-    known = asdict(best)
-    facts = {"models": known.pop("models"), "best": known, "network": selection.layout.describe()}
-    save_state(selection.folder, state, facts)
-    if watch:
-        watch(Seen(state.t, selection.T, mean, _listed(state.alpha), federation.names))
+            self._keep("final-global", state.t, state.w, {})
+        if state.w_k is not None:
+            for site in state.w_k.sites:
+                self._keep(local_name("final", site), state.t, state.w_k[site], {"site": site})
 
+    def _keep(self, name: str, t: int, w: Model | Bank, facts: dict[str, Any]) -> None:
+        """Writes a model next to the one it replaces, which holds until the round's checkpoint."""
+        self.best.models[name] = at_round(name, t)
+        save_model(self.folder, self.best.models[name], w, self.layout, {"t": t, **facts})
 
-def _tested(selection: Selection, state: Round, best: Best) -> dict[str, Any]:
-    """The global model's test scores in a round that asks for them; nothing is chosen by them."""
-    if not selection.test_every or state.t % selection.test_every or not predicts(state):
-        return {}
-    scores = selection.federation.evaluate(
-        state.w, "test", selection.metric, record=True, t=state.t
-    )
-    by_site, mean = scores.by_site(selection.metric), scores.mean(selection.metric, best.tested)
-    best.tested |= by_site
-    return {"test": {"mean": mean, "sites": by_site}}
+    def _test(self, watch: Watcher | None) -> None:
+        """Scores the selected models, and the last global one, and writes scores.csv."""
+        T, K = self.general.rounds, self.federation.K
+        where = where_tested(self.general.test_local, K)
+        if where != "full":
+            tests = local_tests(self.general.test_local, K)
+            log.info("sites' own models: %d tests (%s) instead of %d", tests, where, K * K)
+        total = 1 + {"full": K, "own": 1, "none": 0}[where]
+        rows: list[ScoreRow] = []
+        for done, (name, w) in enumerate(self._models_to_test(where)):
+            log.info("testing %s", name)
+            if watch:
+                watch(Seen(T, T, None, None, self.federation.names, (done, total)))
+            for row in self.federation.evaluate(w, "test", self.metric, t=T).rows:
+                model = f"local-{row.site}" if isinstance(w, Mapping) else name
+                rows.append(ScoreRow(model, row.site, "test", *row[1:]))
+        self.folder.write_scores(rows)
+        events = self.federation.take_events()
+        self.folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
 
+    def _models_to_test(
+        self, where: str
+    ) -> Iterator[tuple[str, Model | Bank | Mapping[str, Model]]]:
+        """By name: the global model, sites' own models as `where` says, the last global model."""
+        kind, kept = KINDS[self.general.select], self.best.models
+        names = {site: local_name(kind, site) for site in self.federation.names}
+        own = {site: kept[name] for site, name in names.items() if name in kept}
+        if f"{kind}-global" in kept:
+            yield "global", self._load(kept[f"{kind}-global"])
+        if where == "full":
+            for site, stem in own.items():
+                yield f"local-{site}", self._load(stem)
+        elif where == "own" and own:
+            loaded = {site: self._load(stem) for site, stem in own.items()}
+            yield "local", {site: w for site, w in loaded.items() if isinstance(w, Model)}
+        if self.general.select == "best" and self.best.t < self.general.rounds:
+            saved = self.folder.load_round()
+            last = load_state(saved, self.federation.names) if saved else None
+            if last and predicts(last):
+                yield "global-last", last.w
 
-def _keep_best(
-    selection: Selection, state: Round, local: dict[str, float], mean: float | None, best: Best
-) -> None:
-    """Writes the models that are better than all before, as the paper selects them."""
-    if mean is not None and best.beaten_by(mean, len(best.seen)):
-        best.score, best.t, best.sites = mean, state.t, len(best.seen)
-        _keep(selection, state, best, "best-global", state.w, {"score": mean})
-    for site, score in local.items():
-        known = best.local.get(site)
-        if state.w_k is not None and site in state.w_k and (not known or score > known[0]):
-            best.local[site] = (score, state.t)
-            facts = {"score": score, "site": site}
-            _keep(selection, state, best, local_name("best", site), state.w_k[site], facts)
-
-
-def _keep_last(selection: Selection, state: Round, best: Best) -> None:
-    """Writes the models after the last round."""
-    if predicts(state):
-        _keep(selection, state, best, "final-global", state.w, {})
-    if state.w_k is not None:
-        for site in state.w_k.sites:
-            name = local_name("final", site)
-            _keep(selection, state, best, name, state.w_k[site], {"site": site})
-
-
-def _keep(
-    selection: Selection,
-    state: Round,
-    best: Best,
-    name: str,
-    w: Model | Bank,
-    facts: dict[str, Any],
-) -> None:
-    """Writes a model beside the one it is to replace, which holds until the round's checkpoint."""
-    best.models[name] = at_round(name, state.t)
-    save_model(selection.folder, best.models[name], w, selection.layout, {"t": state.t, **facts})
+    def _load(self, stem: str) -> Model | Bank:
+        return load_model(self.folder, stem, self.layout)
 
 
 def _learning(federation: Federation) -> dict[str, Any]:
@@ -223,11 +277,3 @@ def _learning(federation: Federation) -> dict[str, Any]:
 
 def _listed(values: Tensor | None) -> list[Any] | None:
     return None if values is None else list(values.tolist())
-
-
-def _try_to_say(folder: RunFolder, text: str, error: Exception) -> None:
-    """Writes the failure into status.json; a full disk must not hide the first error."""
-    try:
-        folder.set_status("failed", text, type(error).__name__)
-    except (OSError, RunError):
-        log.error("could not write status.json: %s", text)

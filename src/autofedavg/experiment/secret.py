@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autofedavg.core.errors import RunError
 from autofedavg.core.seeds import Secret
+from autofedavg.experiment.files import replacing
 
 NAME = ".secret"  # hidden: neither an archive nor FLARE's download takes it along
 
@@ -19,15 +20,17 @@ def kept_secret(run: Path) -> Secret | None:
     """
     try:
         handle = os.open(run / NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            return Secret.of(file.read(100).decode("ascii").strip())
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise _unreadable(run, error) from error
-    with os.fdopen(handle, "rb") as file:
-        try:
-            return Secret.of(file.read(100).decode("ascii").strip())
-        except ValueError as error:
-            raise _unreadable(run, error) from error
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"the server's secret cannot be read ({error})",
+            where=str(run / NAME),
+            remedy="put it back from a copy; without it the rest of the run is another run's, so "
+            "delete it only to start from scratch",
+        ) from error
 
 
 def secret_of(run: Path) -> Secret:
@@ -36,26 +39,10 @@ def secret_of(run: Path) -> Secret:
     Raises:
         RunError: the one it has cannot be read.
     """
-    known = kept_secret(run)
-    if known is not None:
-        return known
-    made = Secret.new()
-    run.mkdir(parents=True, exist_ok=True)
-    partial = run / f"{NAME}.{os.getpid()}.part"
-    partial.unlink(missing_ok=True)
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(f"{made.text}\n".encode())
-        file.flush()
-        os.fsync(handle)
-    partial.replace(run / NAME)
-    return made
-
-
-def _unreadable(run: Path, error: Exception) -> RunError:
-    return RunError(
-        f"the server's secret cannot be read ({error})",
-        where=str(run / NAME),
-        remedy="put it back from a copy; without it the rest of the run is another run's, so "
-        "delete it only to begin anew",
-    )
+    secret = kept_secret(run)
+    if secret is None:
+        secret = Secret.new()
+        run.mkdir(parents=True, exist_ok=True)
+        with replacing(run / NAME, mode=0o600) as handle:
+            handle.write(f"{secret.text}\n".encode())
+    return secret

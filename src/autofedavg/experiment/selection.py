@@ -1,4 +1,4 @@
-"""What a run works with, the models it has selected so far, and where it resumes."""
+"""The models that a run has selected so far, and where it resumes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.core.site import Site
-from autofedavg.experiment.bounded_reader import naming
-from autofedavg.experiment.folder_writer import ALL_ROUNDS, Checkpoint, RunFolder
+from autofedavg.experiment.files import naming
+from autofedavg.experiment.folder_writer import ALL_ROUNDS, RunFolder
 from autofedavg.experiment.models import load_state
 from autofedavg.federation.port import Federation
 
@@ -71,65 +73,35 @@ class Best:
         return sites == self.sites and mean > self.score
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What a run works with in every round.
+def restore(
+    folder: RunFolder, layout: Layout, federation: Federation, w0: Model
+) -> tuple[Round, Best]:
+    """Where to start: round 0 with w0, or the newest whole checkpoint.
 
-    Attributes:
-        T: the last round.
-        federation: the clients.
-        layout: the network's layout.
-        metric: the score that selects models.
-        folder: where everything is written; its checkpoints decide where to start.
-        select: which models are tested: the best on validation cases, or the last.
-        test_every: rounds between scores on the test cases, for the record only; 0 for none.
-        test_local: at which sites each site's own model is tested.
+    Raises:
+        RunError: the checkpoint is damaged, or holds another network.
     """
-
-    T: int
-    federation: Federation
-    layout: Layout
-    metric: str
-    folder: RunFolder
-    select: Select = "best"
-    test_every: int = 0
-    test_local: TestLocal = "auto"
-
-    @property
-    def validates(self) -> bool:
-        return have_validation(self.federation.sites)
-
-    def restore(self, w0: Model) -> tuple[Round, Best]:
-        """Where to start: round 0 with w0, or the newest whole checkpoint."""
-        saved = self.folder.load_round()
-        if saved is None:
-            self.folder.keep_rounds(0)
-            return Round(0, w0), Best()
-        at = self.folder.path / "checkpoints" / f"{saved.name}.json"
-        with naming(at, "this checkpoint cannot be resumed from", ALL_ROUNDS):
-            return self._resumed(saved)
-
-    def _resumed(self, saved: Checkpoint) -> tuple[Round, Best]:
-        folder = self.folder
-        if saved.facts["network"] != self.layout.describe():
+    saved = folder.load_round()
+    if saved is None:
+        folder.keep_rounds(0)
+        return Round(0, w0), Best()
+    at = folder.path / "checkpoints" / f"{saved.name}.json"
+    with naming(at, "this checkpoint cannot be resumed from", ALL_ROUNDS):
+        if saved.facts["network"] != layout.describe():
             raise RunError(
                 "its checkpoint holds another network than the one to be trained",
                 where=str(folder.path),
                 remedy="resume with the version that began the run, or start again elsewhere",
             )
-        state = load_state(saved, self.federation.names)
-        models = folder.checkpoints.held(state.t) or {}
+        state = load_state(saved, federation.names)
+        # Earlier versions recorded fewer values: their scores were of all sites.
+        known = {"sites": federation.K, **saved.facts["best"]}
+        known["models"] = folder.checkpoints.held(state.t) or {}
+        best = TypeAdapter(Best).validate_python(known)
         folder.tidy()  # a model of a round that is run again may be of another history
         folder.keep_rounds(state.t)
         log.info("resuming after round %d", state.t)
-        known = saved.facts["best"]
-        local = {site: (float(score), int(at)) for site, (score, at) in known["local"].items()}
-        seen, tested = (
-            {str(site): float(score) for site, score in known.get(name, {}).items()}
-            for name in ("seen", "tested")
-        )
-        sites = int(known.get("sites", self.federation.K))  # earlier versions: all of them
-        return state, Best(known["score"], known["t"], local, sites, seen, tested, models)
+        return state, best
 
 
 def where_tested(asked: TestLocal, K: int) -> Literal["full", "own", "none"]:

@@ -20,7 +20,7 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.folder import read_json
-from autofedavg.experiment.folder_writer import write_atomically
+from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.machine_paths import run_name
 from autofedavg.inference.bundle import BUNDLE, bundle_files, refuse_unlike
 from autofedavg.inference.formats import FORMATS, Ports, Run
@@ -98,8 +98,8 @@ def export_model(
     texts = bundle_files(whole) if format == "bundle" else {}
     texts[RECIPE] = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     content |= {name: text.encode() for name, text in texts.items()}
-    try:
-        for name in content:  # what cannot be written is told before anything is replaced
+    with disk_errors(out, "export again, or name another folder with --out", every=True):
+        for name in content:  # what cannot be written is refused before anything is replaced
             (out / name).parent.mkdir(parents=True, exist_ok=True)
         for name, written in content.items():  # last the JSON, which vouches for the model
             write_atomically(out / name, written)
@@ -107,12 +107,6 @@ def export_model(
             (out / name).unlink()
             if name != Path(name).name and not any((out / name).parent.iterdir()):
                 (out / name).parent.rmdir()
-    except OSError as error:
-        raise RunError(
-            f"cannot write: {error.strerror or error}",
-            where=str(error.filename or out),
-            remedy="make room or make it writable, or name another folder with --out",
-        ) from error
     return Exported(out, tuple(content), model)
 
 

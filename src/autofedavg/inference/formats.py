@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import warnings
@@ -24,11 +25,9 @@ LARGEST = 2**19  # voxels of an input that outputs are compared on
 
 @dataclass(frozen=True)
 class Ports:
-    """What a network takes and gives.
+    """What a network takes and gives, by the names of the tensors.
 
     Attributes:
-        input, output: the names of the tensors.
-        channels: of an input.
         sizes: of an input in use.
         steps: what each size is a multiple of; None where sizes are fixed.
     """
@@ -91,18 +90,12 @@ def _write_torchscript(network: nn.Module, ports: Ports, path: Path) -> dict[str
     with _quietly():
         traced = torch.jit.trace(network, torch.zeros(ports.small()), check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, path)
-    _strip_torchscript(path)
-    return {"torch": torch.__version__}
-
-
-def _strip_torchscript(path: Path) -> None:
-    """Takes out the notes for debugging: they name the source files of this very machine."""
-    stripped = path.with_suffix(".stripped")
-    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(stripped, "w") as kept:
+    content = io.BytesIO(path.read_bytes())
+    with zipfile.ZipFile(content) as whole, zipfile.ZipFile(path, "w") as kept:
         for record in whole.infolist():
-            if not record.filename.endswith(".debug_pkl"):
+            if not record.filename.endswith(".debug_pkl"):  # names source files of this machine
                 kept.writestr(record, whole.read(record))
-    stripped.replace(path)
+    return {"torch": torch.__version__}
 
 
 def _load_torchscript(path: Path, _: Ports) -> Run:

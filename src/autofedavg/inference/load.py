@@ -11,11 +11,11 @@ from torch import nn
 from autofedavg.core.errors import ConfigError, RunError, did_you_mean
 from autofedavg.core.seeds import global_seed
 from autofedavg.experiment.archive_reader import archive_at
-from autofedavg.experiment.bounded_reader import naming
 from autofedavg.experiment.checkpoint_names import local_name, without_round
 from autofedavg.experiment.config import parse_run
-from autofedavg.experiment.folder import LOADERS, read_toml
-from autofedavg.experiment.folder_writer import RunFolder, find_runs
+from autofedavg.experiment.files import naming
+from autofedavg.experiment.folder import LOADERS, read_toml, run_paths
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import KINDS
@@ -23,12 +23,10 @@ from autofedavg.experiment.selection import KINDS
 
 @dataclass(frozen=True)
 class Trained:
-    """A network ready to predict.
+    """A network ready to predict, and the run that it comes from.
 
     Attributes:
-        folder: the run it comes from.
         name: of its checkpoint, without the round: "best-global".
-        config: the row that trained it.
         network: in evaluation mode, on the CPU.
         facts: what its checkpoint says: the round, the validation score, the tensors' SHA-256.
     """
@@ -52,11 +50,8 @@ def load_trained(path: Path, model: str = "global") -> Trained:
         RunError: there is no such model, or it is damaged.
     """
     if archive_at(path):
-        raise RunError(
-            "an archive holds no models",
-            where=str(path),
-            remedy="name the folder of the run itself",
-        )
+        remedy = "name the folder of the run itself"
+        raise RunError("an archive holds no models", where=str(path), remedy=remedy)
     if path.is_file():
         folder, stem = RunFolder(path.parent.parent), path.stem
         known = path.parent.name == "checkpoints" and stem.partition("-")[0] in KINDS.values()
@@ -100,15 +95,15 @@ def load_trained(path: Path, model: str = "global") -> Trained:
 
 
 def _only_run(path: Path) -> RunFolder:
-    found = find_runs([path])
+    found = run_paths([path])
     if len(found) > 1:
-        listed = ", ".join(str(run.path) for run in found[:5])
+        listed = ", ".join(map(str, found[:5]))
         raise RunError(
             f"there are {len(found)} runs below this folder",
             where=str(path),
             remedy=f"name one of them: {listed}{', ...' if len(found) > 5 else ''}",
         )
-    return found[0]
+    return RunFolder(found[0])
 
 
 def _checkpoint(folder: RunFolder, model: str) -> str:
@@ -118,12 +113,7 @@ def _checkpoint(folder: RunFolder, model: str) -> str:
         name = f"{kind}-global" if model == "global" else local_name(kind, site)
         if folder.has(name):
             return name
-    there = sorted(
-        {without_round(stem) for stem in folder.checkpoints.models() if "-local-" in stem}
-    )
-    known = [name.partition("-")[2] for name in there]
-    if any(folder.has(f"{kind}-global") for kind in KINDS.values()):
-        known.insert(0, "global")
+    known = {without_round(stem).partition("-")[2] for stem in folder.checkpoints.models()}
     raise RunError(
         f"there is no model {model!r} in this run",
         where=str(folder.path),

@@ -77,18 +77,12 @@ def predict(
                 raise RunError(
                     "the memory of the device does not suffice",
                     where=f"{case.image[0]} on {device}",
-                    remedy="use --device cpu; finished cases are kept, the same command goes on",
+                    remedy="use --device cpu; finished cases are kept, the same command continues",
                 ) from error
-            told = Prediction(
-                case.case,
-                tuple(map(str, case.image)),
-                case.file,
-                dict(zip(classes, made.voxels, strict=True)),
-                None if made.ml is None else dict(zip(classes, made.ml, strict=True)),
-                case.files_sha256,
-                device,
-                __version__,
-            )
+            voxels = dict(zip(classes, made.voxels, strict=True))
+            ml = None if made.ml is None else dict(zip(classes, made.ml, strict=True))
+            image, digest = tuple(map(str, case.image)), case.files_sha256
+            told = Prediction(case.case, image, case.file, voxels, ml, digest, device, __version__)
             folder.add(told, made.content)
         if progress:
             progress("predicting", len(wanted), len(wanted))
@@ -142,8 +136,7 @@ def _wanted(
 def _protect(wanted: Sequence[Wanted], out: Path) -> None:
     """Refuses to write where an image lies, by whatever path it was named."""
     images = {(path.stat().st_dev, path.stat().st_ino) for case in wanted for path in case.image}
-    for case in wanted:
-        path = out / case.file
+    for path in (out / case.file for case in wanted):
         if path.exists() and (path.stat().st_dev, path.stat().st_ino) in images:
             raise ConfigError(
                 "a prediction would be written over this image",
@@ -180,14 +173,11 @@ def case_names(images: Sequence[tuple[Path, ...]]) -> list[str]:
                 above = first[number].parts[1:-1][-depth:]
                 names[number] = "_".join((*above, stem(first[number])))
     for one, two, *_ in _repeated(names):
-        same = images[one] == images[two]
-        raise ConfigError(
-            "it is named twice"
-            if same
-            else f"its prediction would be called like that of {first[one]}: {names[one]}",
-            where=str(first[two]),
-            remedy="name every image once" if same else "predict it in a call with another --out",
-        )
+        what = f"its prediction would be called like that of {first[one]}: {names[one]}"
+        remedy = "predict it in a call with another --out"
+        if images[one] == images[two]:
+            what, remedy = "it is named twice", "name every image once"
+        raise ConfigError(what, where=str(first[two]), remedy=remedy)
     return names
 
 

@@ -1,7 +1,7 @@
 """A folder of predictions: one model's, each listed with what it was made from.
 
 What `predictions.json` lists is there and whole: a file gets its name only once it is listed, so a
-call that was stopped at any moment goes on where it stopped.
+call that was stopped at any moment continues where it stopped.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
-from autofedavg.experiment.folder_writer import Busy, RunFolder, write_atomically
+from autofedavg.experiment.files import naming
+from autofedavg.experiment.folder_writer import RunFolder, disk_errors, write_atomically
 
 SCHEMA = 1
 LIST = "predictions.json"
@@ -58,13 +59,10 @@ class Wanted:
     file: str
     files_sha256: str
 
-    def is_of(self, made: Prediction) -> bool:
+    def is_of(self, made: Prediction | None) -> bool:
         """Whether a prediction is of this image as it is now."""
-        return (tuple(map(str, self.image)), self.file, self.files_sha256) == (
-            made.image,
-            made.file,
-            made.files_sha256,
-        )
+        mine = (tuple(map(str, self.image)), self.file, self.files_sha256)
+        return made is not None and mine == (made.image, made.file, made.files_sha256)
 
 
 class PredictionFolder:
@@ -90,21 +88,24 @@ class PredictionFolder:
             RunError: files exist that are not to be overwritten, or it cannot be written.
         """
         with ExitStack() as stack:
-            with _writing(self.path):
+            with self._writing():
                 self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(_alone(self.path))
-            self._made = self._replaced(wanted) if overwrite else self._kept(wanted)
+                stack.enter_context(RunFolder(self.path).lock("writing predictions here"))
+            self._made = self._earlier(wanted, overwrite)
             self._commit()
             try:
                 yield [case for case in wanted if case.file not in self._made]
             finally:
                 self._commit()
 
+    def _writing(self) -> AbstractContextManager[None]:
+        return disk_errors(self.path, "the same command continues", every=True)
+
     def add(self, made: Prediction, content: bytes) -> None:
         """Writes a prediction."""
         final = self.path / made.file
         part = final.with_name(f"{final.name}.part")
-        with _writing(self.path):
+        with self._writing():
             part.unlink(missing_ok=True)  # of a call that was killed; or a link
             with part.open("xb") as handle:
                 handle.write(content)
@@ -126,56 +127,39 @@ class PredictionFolder:
             "classes": self._classes,
             "cases": [asdict(made) for made in self._made.values()],
         }
-        with _writing(self.path):
+        with self._writing():
             write_atomically(self.path / LIST, json.dumps(content, indent=1).encode() + b"\n")
             for part, final in self._waiting:
                 part.replace(final)
         self._waiting.clear()
         self._listed = time.monotonic()
 
-    def _kept(self, wanted: Sequence[Wanted]) -> dict[str, Prediction]:
-        """What was predicted before and is whole; refuses whatever else is in the way."""
+    def _earlier(self, wanted: Sequence[Wanted], overwrite: bool) -> dict[str, Prediction]:
+        """What was predicted before, and stays; refuses or removes other files of these names."""
         model, before = self._read()
+        files = {case.file for case in wanted}
+        stays = {file: made for file, made in before.items() if (self.path / file).exists()}
+        if overwrite:
+            stays = before = {file: made for file, made in stays.items() if file not in files}
         if before and model != self._model["sha256"]:
+            which = " for images that are not named now" if overwrite else ""
+            instead = "name those images too" if overwrite else "replace them with --overwrite"
             raise RunError(
-                f"it holds predictions of another model ({_few(before)})",
+                f"it holds predictions of another model{which} ({_few(before)})",
+                where=str(self.path),
+                remedy=f"write elsewhere with --out, or {instead}",
+            )
+        unknown = [case.file for case in wanted if not case.is_of(stays.get(case.file))]
+        there = [file for file in unknown if (self.path / file).exists()]
+        if there and not overwrite:
+            raise RunError(
+                f"predictions exist already, of other images or not listed ({_few(there)})",
                 where=str(self.path),
                 remedy="write elsewhere with --out, or replace them with --overwrite",
             )
-        there = {file: made for file, made in before.items() if (self.path / file).exists()}
-        in_the_way = [
-            case.file
-            for case in wanted
-            if (self.path / case.file).exists()
-            and not (case.file in there and case.is_of(there[case.file]))
-        ]
-        if in_the_way:
-            raise RunError(
-                f"predictions exist already, of other images or not listed ({_few(in_the_way)})",
-                where=str(self.path),
-                remedy="write elsewhere with --out, or replace them with --overwrite",
-            )
-        return there
-
-    def _replaced(self, wanted: Sequence[Wanted]) -> dict[str, Prediction]:
-        """What stays of what was predicted before; what is to be made anew is removed first."""
-        model, before = self._read()
-        anew = {case.file for case in wanted}
-        stays = {
-            file: made
-            for file, made in before.items()
-            if file not in anew and (self.path / file).exists()
-        }
-        if stays and model != self._model["sha256"]:
-            raise RunError(
-                "it holds predictions of another model for images that are not named now "
-                f"({_few(stays)})",
-                where=str(self.path),
-                remedy="write elsewhere with --out, or name those images too",
-            )
-        with _writing(self.path):
-            for file in anew:
-                (self.path / file).unlink(missing_ok=True)
+        with self._writing():
+            for file in there:
+                (self.path / file).unlink()
         return stays
 
     def _read(self) -> tuple[str, dict[str, Prediction]]:
@@ -183,45 +167,13 @@ class PredictionFolder:
         path = self.path / LIST
         if not path.exists():
             return "", {}
-        try:
+        with naming(path, remedy="write elsewhere with --out, or remove the folder"):
             content = json.loads(path.read_bytes())
             made = [Prediction(**{**c, "image": tuple(c["image"])}) for c in content["cases"]]
             return str(content["model"]["sha256"]), {one.file: one for one in made}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(
-                f"cannot be read ({error})",
-                where=str(path),
-                remedy="write elsewhere with --out, or remove the folder",
-            ) from error
 
 
 def _few(files: Mapping[str, Any] | Sequence[str]) -> str:
     listed = list(files)
     more = f", and {len(listed) - TOLD} more" if len(listed) > TOLD else ""
     return ", ".join(listed[:TOLD]) + more
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(RunFolder(folder).lock())
-        except Busy as error:
-            raise RunError(
-                "another process is writing predictions here",
-                where=str(folder),
-                remedy="wait for it, or write elsewhere with --out",
-            ) from error
-        yield
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"predictions cannot be written: {error.strerror or error}",
-            where=str(error.filename or folder),
-            remedy="make it writable or make room there; the same command then goes on",
-        ) from error

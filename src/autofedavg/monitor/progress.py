@@ -24,16 +24,12 @@ class Bars(Observer):
     """Draws one bar for the data, one for the study and one for every run under way."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._alone = progress, True
+        self._progress = progress
         self._data = progress.add_task("data", total=None, visible=False, note="")
         self._study = progress.add_task("study", total=None, visible=False, note="")
-        self._run = progress.add_task("run", total=None, visible=False, note="")
 
     def beside(self) -> Bars:
-        another = copy.copy(self)
-        another._alone = False
-        another._run = self._progress.add_task("run", total=None, visible=False, note="")
-        return another
+        return copy.copy(self)  # its run has a bar of its own
 
     def found(self, folder: Path) -> None:
         self._progress.advance(self._study)
@@ -46,22 +42,14 @@ class Bars(Observer):
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
         self._progress.update(self._study, total=total, visible=total > 1)
         fold = f", fold {getattr(run.task, 'fold', 0)}" if run.folds else ""
-        self._progress.reset(
-            self._run,
-            description=f"{run.label}{fold}, seed {seed}",
-            total=run.T,
-            visible=True,
-            note="",
-        )
+        self._run = self._progress.add_task(f"{run.label}{fold}, seed {seed}", total=run.T, note="")
 
     def round(self, seen: Seen) -> None:
         self._progress.update(self._run, completed=seen.t, total=seen.T, note=describe(seen))
 
     def finished(self, folder: Path) -> None:
         self._progress.advance(self._study)
-        self._progress.update(self._run, visible=False)
-        if not self._alone:
-            self._progress.remove_task(self._run)
+        self._progress.remove_task(self._run)
 
     def failed(self, folder: Path, error: Exception) -> None:
         self.finished(folder)
@@ -121,12 +109,7 @@ def watching() -> Iterator[Observer]:
     if not console.is_terminal:
         yield Lines(console)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
+    what, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
     with Progress(*columns, console=console, transient=True) as progress:
         yield Bars(progress)

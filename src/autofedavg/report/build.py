@@ -6,37 +6,37 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
-from autofedavg.report import draw
+from autofedavg.report import draw, provenance
 from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
-from autofedavg.report.events import events_table
-from autofedavg.report.examples import Examples, example_cases
+from autofedavg.report.examples import example_cases
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.formats import FORMATS
-from autofedavg.report.gallery import Group, groups, sheet
-from autofedavg.report.learning import learning_table
+from autofedavg.report.gallery import Examples, Group, Key, sheet
+from autofedavg.report.over_rounds import events_table, learning_table, rounds_table, tested_table
 from autofedavg.report.page import Drawn, drawn, page
-from autofedavg.report.provenance import (
-    data_table,
-    differing_table,
-    machines_table,
-    runs_table,
-    settings_table,
-)
-from autofedavg.report.read import Results, read_results
+from autofedavg.report.read import read_results
+from autofedavg.report.repeats import Results, stem
 from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
-from autofedavg.report.tested import rounds_table, tested_table
-from autofedavg.report.values import stem
 from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page
+TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part of the page
+    "scores": (scores_table, tested_table, rounds_table, classes_table, sites_table),
+    "weights": (weights_table, learning_table),
+    "training": (events_table,),
+    "cases": (differences_table,),
+    "costs": (traffic_table, time_table, speed_table),
+    "origins": provenance.TABLES,
+}
 
 
 @dataclass(frozen=True)
@@ -50,34 +50,30 @@ class Report:
     examples: Examples
 
     @property
-    def title(self) -> str:
-        return self.results.title
-
-    @property
     def problem(self) -> str | None:
         """What was left out, and why."""
         return "; ".join(self.results.damaged) or None
 
     def page(self, script: str = "") -> str:
         """The page; with a script, the one of a server that shows it live."""
-        return page(self.results, self.tables, self.figures, self.cases, self.examples, script)
+        return page(self, script)
 
     @property
     def files(self) -> dict[str, Callable[[], bytes]]:
         """Every file beside the page: its name, and what makes its content."""
         made: dict[str, Callable[[], bytes]] = {}
-        for table in (table for part in self.tables.values() for table in part):
+        for table in chain.from_iterable(self.tables.values()):
             for ending, write in FORMATS.values():
                 made[f"tables/{table.name}.{ending}"] = _text(write, table)
-        for figure in (figure for part in self.figures.values() for figure in part):
+        for figure in chain.from_iterable(self.figures.values()):
             name = f"figures/{figure.figure.name}"
             made[f"{name}.svg"] = partial(str.encode, figure.svg)
             made[f"{name}.pdf"] = partial(draw.pdf, figure.svg)
             made[f"{name}.csv"] = _text(Figure.csv, figure.figure)
-        for group in groups(self.examples):
-            drawing = partial(sheet, key=self.examples.key)
-            made[f"figures/{group.name}.svg"] = _text(drawing, group)
-            made[f"figures/{group.name}.pdf"] = partial(_pdf, drawing, group)
+        for group in self.examples.groups:
+            name = f"figures/{group.name}"
+            made[f"{name}.svg"] = _text(sheet, group, self.examples.key)
+            made[f"{name}.pdf"] = partial(_pdf, group, self.examples.key)
         for row in self.results.rows:
             made[f"cases/{stem(row.name)}.csv"] = _text(case_file, row)
         return made
@@ -129,16 +125,12 @@ def build_report(
     """
     results = read_results(paths, baseline, progress, spare_damaged=spare_damaged)
     specified = all_figures(results)
-    total = sum(len(part) for part in specified.values())
-    figures: dict[str, list[Drawn]] = {}
-    done = 0
-    for part, wanted in specified.items():
-        figures[part] = []
-        for figure in wanted:
-            figures[part].append(drawn(figure))
-            done += 1
-            if progress:
-                progress("drawing figures", done, total)
+    figures: dict[str, list[Drawn]] = {part: [] for part in specified}
+    wanted = [(part, figure) for part in specified for figure in specified[part]]
+    for done, (part, figure) in enumerate(wanted, 1):
+        figures[part].append(drawn(figure))
+        if progress:
+            progress("drawing figures", done, len(wanted))
     if examples is True:
         examples = example_cases(results, method, progress)
     elif examples is False:
@@ -159,32 +151,15 @@ def _forget(out: Path, kept: set[str]) -> None:
 
 def report_tables(results: Results) -> dict[str, list[Table]]:
     """The tables by the part of the page they belong to; only those that have rows."""
-    parts: dict[str, list[Table | None]] = {
-        "scores": [
-            scores_table(results),
-            tested_table(results),
-            rounds_table(results),
-            classes_table(results),
-            sites_table(results),
-        ],
-        "weights": [weights_table(results), learning_table(results)],
-        "training": [events_table(results)],
-        "cases": [differences_table(results)],
-        "costs": [traffic_table(results), time_table(results), speed_table(results)],
-        "origins": [
-            runs_table(results),
-            machines_table(results),
-            data_table(results),
-            settings_table(results),
-            differing_table(results),
-        ],
+    return {
+        part: [table for make in makers if (table := make(results))]
+        for part, makers in TABLES.items()
     }
-    return {part: [table for table in made if table] for part, made in parts.items()}
 
 
-def _text(write: Callable[[Any], str], what: Any) -> Callable[[], bytes]:
-    return lambda: write(what).encode()
+def _text(write: Callable[..., str], *what: Any) -> Callable[[], bytes]:
+    return lambda: write(*what).encode()
 
 
-def _pdf(drawing: Callable[[Group], str], group: Group) -> bytes:
-    return draw.pdf(drawing(group))
+def _pdf(group: Group, key: Sequence[Key]) -> bytes:
+    return draw.pdf(sheet(group, key))

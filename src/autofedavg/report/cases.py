@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from autofedavg.core.evaluation import case_means, summarise
-from autofedavg.report.read import Results, Row
-from autofedavg.report.sheets import to_sheet
-from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
-from autofedavg.report.values import stem
+from autofedavg.report.formats import to_sheet
+from autofedavg.report.repeats import Results, Row
+from autofedavg.report.tables import Table, mark_best, percent_cell
 
 MOST_IN_PAGE = 12_000  # numbers; more are linked as files
 
@@ -19,14 +18,11 @@ class CaseTable:
     """One row's cases: every model's test score, mean over the repeats.
 
     Attributes:
-        key: the row's name as part of an anchor or a file's name.
         models: "global", "local-<site>", ... in order.
         lines: (site, case, scores in percent, one per model; None where it was not tested).
     """
 
-    key: str
-    name: str
-    label: str
+    row: Row
     models: tuple[str, ...]
     lines: tuple[tuple[str, str, tuple[float | None, ...]], ...]
 
@@ -37,8 +33,19 @@ class CaseTable:
 
 def case_tables(results: Results) -> list[CaseTable]:
     """A table for every row that has finished repeats."""
-    made = [_table(row) for row in results.rows]
-    return [table for table in made if table.lines]
+    made = []
+    for row in results.rows:
+        whole = list(row.whole.values())
+        found = {tested.model for scores in whole for tested, _ in scores.columns()}
+        models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
+        means = [case_means(whole, row.metric, model) for model in models]
+        lines = tuple(
+            (*key, tuple(100 * known[key] if key in known else None for known in means))
+            for key in sorted({key for known in means for key in known})
+        )
+        if lines:
+            made.append(CaseTable(row, models, lines))
+    return made
 
 
 def case_file(row: Row) -> str:
@@ -46,23 +53,6 @@ def case_file(row: Row) -> str:
     heads = [["seed", "model", "site", "split", "case", "metric", "value"]]
     lines = ([s, *score[:-1], score.value] for s, scores in row.whole.items() for score in scores)
     return to_sheet(chain(heads, lines))
-
-
-def _table(row: Row) -> CaseTable:
-    whole = list(row.whole.values())
-    found = {tested.model for scores in whole for tested, _ in scores.columns()}
-    models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
-    means = {model: case_means(whole, row.metric, model) for model in models}
-    keys = sorted({key for known in means.values() for key in known})
-    lines = tuple(
-        (site, case, tuple(_percent(means[model].get((site, case))) for model in models))
-        for site, case in keys
-    )
-    return CaseTable(stem(row.name), row.name, row.label, models, lines)
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
 
 
 def classes_table(results: Results) -> Table | None:
@@ -78,17 +68,15 @@ def classes_table(results: Results) -> Table | None:
     )
     if not found:
         return None
-    rows = [
-        (row.label, tuple(_class_cell(row, metric) for metric in found)) for row in results.rows
-    ]
-    rows = [
-        (label, cells) for label, cells in rows if any(cell.value is not None for cell in cells)
-    ]
+    rows = []
+    for row in results.rows:
+        cells = tuple(
+            percent_cell(summarise(scores, metric).global_test_avg for scores in row.whole.values())
+            for metric in found
+        )
+        if any(cell.value is not None for cell in cells):
+            rows.append((row.label, cells))
     heads = tuple(metric.partition(":")[2] for metric in found)
     metrics = ", ".join(sorted({metric.partition(":")[0] for metric in found}))
     notes = (f"{metrics} of the global model per class, mean over sites, in percent.",)
     return Table("classes", "Classes", heads, mark_best(rows), notes)
-
-
-def _class_cell(row: Row, metric: str) -> Cell:
-    return percent_cell(summarise(scores, metric).global_test_avg for scores in row.whole.values())

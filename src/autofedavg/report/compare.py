@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autofedavg.core.errors import RunError
 from autofedavg.core.evaluation import Paired, Summary, case_means, compare, summarise
 from autofedavg.core.scores import Scores
-from autofedavg.report.read import Repeat, Row, apart, read_results
+from autofedavg.report.read import apart, read_results
+from autofedavg.report.repeats import CaseScores, Repeat, Row, flat
 from autofedavg.report.tables import mean_known, mean_over_layers
-from autofedavg.report.values import flat
-
-COLUMNS = ("global test avg", "local avg", "local gen")
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,10 @@ class Side:
     @property
     def name(self) -> str:
         repeats = self.row.repeats
-        seeds = sorted({repeat.seed for repeat in repeats})
         folds = sorted({repeat.fold for repeat in repeats if repeat.fold is not None})
-        told = [self.row.label, f"seed {_listed(seeds)}"]
-        told += [f"fold {_listed(folds)}"] if folds else []
+        seeds = sorted({repeat.seed for repeat in repeats})
+        told = [self.row.label, f"seed {', '.join(map(str, seeds))}"]
+        told += [f"fold {', '.join(map(str, folds))}"] if folds else []
         return ", ".join([*told, " or ".join(sorted({repeat.state for repeat in repeats}))])
 
     @property
@@ -43,39 +42,49 @@ class Side:
         kept = tuple(repeat for repeat in self.row.repeats if repeat.seed in seeds)
         return Side(self.folder, replace(self.row, repeats=kept)) if seeds else self
 
-    def per_seed(self) -> list[Scores]:
+    @cached_property
+    def scores(self) -> list[Scores]:
         """Test scores of every seed, of those runs that are finished."""
         found: dict[int, list[Scores]] = {}
         for repeat in self.row.finished:
             found.setdefault(repeat.seed, []).append(repeat.scores)
         return [Scores.joined(folds) for folds in found.values()]
 
+    @cached_property
+    def cases(self) -> CaseScores:
+        """The global model's test scores, means over seeds."""
+        return case_means(self.scores, self.row.metric)
+
+    @property
+    def summaries(self) -> list[Summary]:
+        return [summarise(scores, self.row.metric) for scores in self.scores]
+
     def best(self) -> list[dict[str, Any]]:
         """Where every run stands, and the round of its highest validation mean."""
-        return [
-            {
-                "seed": repeat.seed,
-                "fold": repeat.fold,
+        found = []
+        for repeat in self.row.repeats:
+            means = [(line["t"], (line["validation"] or {}).get("mean")) for line in repeat.rounds]
+            scored = [(t, mean) for t, mean in means if mean is not None]
+            best = max(scored, key=lambda each: each[1], default=(None, None))  # first of equals
+            far = {
                 "t": repeat.rounds[-1]["t"] if repeat.rounds else 0,
                 "T": repeat.config["rounds"],
-                **_best(repeat),
             }
-            for repeat in self.row.repeats
-        ]
+            run = {"seed": repeat.seed, "fold": repeat.fold, **far}
+            found.append({**run, "best": best[0], "validation": best[1]})
+        return found
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """A value that the sides do not share; None on a side that has no such value."""
 
     path: str
     left: Any
     right: Any
-    origin: str = ""
+    origin: str
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A number of both sides, and the test where both tested the same cases."""
 
     name: str
@@ -115,22 +124,25 @@ class Comparison:
     scores: tuple[Pair, ...]
     alpha: tuple[Pair, ...]
 
+    @property
+    def sides(self) -> dict[str, Side]:
+        return {"left": self.left, "right": self.right}
+
     def plain(self) -> dict[str, Any]:
         """For programs."""
-        sides = {"left": self.left, "right": self.right}
         return {
             **{
                 key: {"folder": str(side.folder), "name": side.name, "metric": side.row.metric}
-                for key, side in sides.items()
+                for key, side in self.sides.items()
             },
             "comparable": not self.apart,
             "apart": list(self.apart),
             "seeds": list(self.seeds),
-            "settings": [asdict(each) for each in self.settings],
-            "environment": [asdict(each) for each in self.environment],
+            "settings": [each._asdict() for each in self.settings],
+            "environment": [each._asdict() for each in self.environment],
             "scores": [pair.plain() for pair in self.scores],
             "alpha": [pair.plain() for pair in self.alpha],
-            "best": {key: side.best() for key, side in sides.items()},
+            "best": {key: side.best() for key, side in self.sides.items()},
         }
 
 
@@ -149,7 +161,7 @@ def compare_runs(left: Path, right: Path) -> Comparison:
         seeds,
         tuple(_differing(_settings, *sides)),
         tuple(_differing(_environment, *sides)),
-        tuple(_scores(*paired, not reasons)),
+        tuple(_scores(*paired, comparable=not reasons)),
         tuple(_alpha(*paired)),
     )
 
@@ -167,11 +179,9 @@ def _side(path: Path) -> Side:
 
 def _apart(left: Side, right: Side) -> Iterator[str]:
     """What keeps the scores apart, each once."""
-    repeats = [*left.row.repeats, *right.row.repeats]
-    told = dict.fromkeys(what for what, _, _ in apart(repeats))
+    told = dict.fromkeys(what for what, _, _ in apart([*left.row.repeats, *right.row.repeats]))
     yield from told
-    cases = [case_means(side.per_seed(), side.row.metric).keys() for side in (left, right)]
-    if not told and all(cases) and cases[0] != cases[1]:
+    if not told and left.cases and right.cases and left.cases.keys() != right.cases.keys():
         yield "the cases that were tested"
 
 
@@ -191,19 +201,16 @@ def _joined(repeats: Iterable[Mapping[str, tuple[Any, str]]]) -> dict[str, tuple
     found: dict[str, list[Any]] = {}
     origins: dict[str, str] = {}
     for repeat in repeats:
-        for path, (value, origin) in repeat.items():
+        for path, (value, origins[path]) in repeat.items():
             known = found.setdefault(path, [])
-            origins[path] = origin
             if value not in known:
                 known.append(value)
     return {p: (v[0] if len(v) == 1 else v, origins[p]) for p, v in found.items()}
 
 
 def _settings(repeat: Repeat) -> dict[str, tuple[Any, str]]:
-    apart_from = {
-        key: value for key, value in repeat.config.items() if key not in ("name", "label")
-    }
-    return {path: (value, repeat.origin(path)) for path, value in flat(apart_from)}
+    values = flat({k: v for k, v in repeat.config.items() if k not in ("name", "label")})
+    return {path: (value, repeat.origin(path)) for path, value in values}
 
 
 def _environment(repeat: Repeat) -> dict[str, tuple[Any, str]]:
@@ -211,30 +218,18 @@ def _environment(repeat: Repeat) -> dict[str, tuple[Any, str]]:
     return {path: (value, "") for path, value in flat(about)}
 
 
-def _scores(left: Side, right: Side, comparable: bool) -> Iterator[Pair]:
-    scores = [side.per_seed() for side in (left, right)]
-    summaries = [
-        [summarise(seed, side.row.metric) for seed in seeds]
-        for side, seeds in zip((left, right), scores, strict=True)
-    ]
-    cases = [
-        case_means(seeds, side.row.metric)
-        for side, seeds in zip((left, right), scores, strict=True)
-    ]
-    tested = comparable and cases[0].keys() == cases[1].keys()
-    sites = sorted({site for mine in summaries for each in mine for site in each.by_site})
-
-    def pair(name: str, get: Callable[[Summary], float | None], site: str | None = None) -> Pair:
-        values = [mean_known(get(each) for each in mine) for mine in summaries]
-        paired = tested and (site is not None or name == COLUMNS[0])
-        test = compare(cases[1], cases[0], site) if paired else None
-        return Pair(name, values[0], values[1], test, comparable)
-
-    for site in sites:
-        yield pair(site, lambda summary, site=site: summary.by_site.get(site), site)  # type: ignore[misc]
-    yield pair(COLUMNS[0], lambda summary: summary.global_test_avg)
-    yield pair(COLUMNS[1], lambda summary: summary.local_avg)
-    yield pair(COLUMNS[2], lambda summary: summary.local_gen)
+def _scores(left: Side, right: Side, *, comparable: bool) -> Iterator[Pair]:
+    mine, others = left.summaries, right.summaries
+    tested = comparable and left.cases.keys() == right.cases.keys()
+    for site in sorted({site for summary in (*mine, *others) for site in summary.by_site}):
+        one, other = (mean_known(s.by_site.get(site) for s in side) for side in (mine, others))
+        test = compare(right.cases, left.cases, site) if tested else None
+        yield Pair(site, one, other, test, comparable)
+    for column in ("global_test_avg", "local_avg", "local_gen"):
+        one, other = (mean_known(getattr(s, column) for s in side) for side in (mine, others))
+        paired = tested and column == "global_test_avg"
+        test = compare(right.cases, left.cases) if paired else None
+        yield Pair(column.replace("_", " "), one, other, test, comparable)
 
 
 def _alpha(left: Side, right: Side) -> Iterator[Pair]:
@@ -247,20 +242,7 @@ def _alpha(left: Side, right: Side) -> Iterator[Pair]:
 def _weights(repeats: Sequence[Repeat]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for repeat in repeats:
-        alpha = repeat.rounds[-1]["alpha"] if repeat.rounds else None
-        for site, weight in zip(
-            sorted(repeat.environment["data"]["cases"]), alpha or (), strict=False
-        ):
+        alpha = (repeat.rounds[-1]["alpha"] if repeat.rounds else None) or ()
+        for site, weight in zip(sorted(repeat.environment["data"]["cases"]), alpha, strict=False):
             found.setdefault(site, []).append(mean_over_layers(weight))
     return found
-
-
-def _best(repeat: Repeat) -> dict[str, Any]:
-    means = [(line["t"], (line["validation"] or {}).get("mean")) for line in repeat.rounds]
-    scored = [(t, mean) for t, mean in means if mean is not None]
-    best = max(scored, key=lambda each: each[1], default=(None, None))  # the first of equals
-    return {"best": best[0], "validation": best[1]}
-
-
-def _listed(values: Iterable[Any]) -> str:
-    return ", ".join(map(str, values))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autofedavg.experiment.folder import LOADERS
-from autofedavg.report.read import Repeat, Results, Row
-from autofedavg.report.tables import Cell, Table
+from autofedavg.report.repeats import Repeat, Results, Row
+from autofedavg.report.tables import Cell, Table, table_of
 
 # What the requests of a round are for. Models travel within the calls that need them.
 BYTES = {
@@ -24,18 +24,14 @@ SECONDS = {
 }
 REST = "server and disk"
 MEGA = 1e6
+WAYS = ("down", "up")
 
 
 def bytes_per_round(row: Row) -> dict[str, float]:
     """Kind -> mean MB of a round, both ways, over all rounds of all repeats."""
     return _mean_of(
-        {
-            kind: sum(_both(line["calls"].get(call, {})) for call in calls) / MEGA
-            for kind, calls in BYTES.items()
-        }
-        for repeat in row.repeats
-        for line in repeat.rounds
-        if "calls" in line
+        {kind: _bytes(calls, asked) / MEGA for kind, asked in BYTES.items()}
+        for calls in _calls(row)
     )
 
 
@@ -50,39 +46,31 @@ def extra_traffic(row: Row) -> tuple[float, float] | None:
     The formula counts models; it is given here for the rounds that were run: with t0 not
     dividing them, LearnAggWeight was called a little less often. Learned at the server it is S/t0.
     """
-    if not any("t0" in repeat.config["method"] for repeat in row.repeats):
+    if not any("t0" in repeat.method for repeat in row.repeats):
         return None
     training = learning = expected = rounds = 0.0
     for repeat in row.repeats:
         for line in repeat.rounds:
             calls = line.get("calls", {})
-            training += _both(calls.get("local_train", {}))
-            learning += sum(_both(calls.get(call, {})) for call in BYTES["learning weights"])
+            training += _bytes(calls, BYTES["training"])
+            learning += _bytes(calls, BYTES["learning weights"])
             if line.get("learned"):
-                expected += _models_a_call(repeat.config["method"], len(line["alpha"])) / 2
+                expected += _models_a_call(repeat.method, len(line["alpha"])) / 2
             rounds += 1
-    if not training:
-        return None
-    return learning / training, expected / rounds
+    return (learning / training, expected / rounds) if training else None
 
 
 def traffic_table(results: Results) -> Table | None:
     """MB a round by purpose, in all, and the extra traffic measured and by the formula."""
     rows = []
     for row in results.rows:
-        found = bytes_per_round(row)
-        if not found:
-            continue
-        extra = extra_traffic(row)
-        cells = [Cell(found[kind]) for kind in BYTES]
-        cells.append(Cell(sum(found.values())))
-        cells += [Cell(_mean_way(row, way)) for way in ("down", "up")]
-        cells += [Cell(100 * share) for share in extra] if extra else [Cell(), Cell()]
-        rows.append((row.label, tuple(cells)))
-    if not rows:
-        return None
-    ways = ("total, MB", "down, MB", "up, MB")
-    heads = (*(f"{kind}, MB" for kind in BYTES), *ways, "extra, %", "formula, %")
+        if found := bytes_per_round(row):
+            ways = [_mean_of({way: _way(c, way)} for c in _calls(row))[way] for way in WAYS]
+            numbers = [*found.values(), sum(found.values()), *ways]
+            extra = extra_traffic(row)
+            shares = [Cell(100 * share) for share in extra] if extra else [Cell(), Cell()]
+            rows.append((row.label, (*map(Cell, numbers), *shares)))
+    heads = (*(f"{kind}, MB" for kind in (*BYTES, "total", *WAYS)), "extra, %", "formula, %")
     notes = (
         "Mean over rounds, down and up, all sites; MB are 1,000,000 bytes, as counted in the port.",
         "Extra: bytes of learning the weights over those of training. Formula: (K-1)/(2 t0), for "
@@ -90,7 +78,7 @@ def traffic_table(results: Results) -> Table | None:
         "beta's own bytes come on top.",
         *_encodings(results),
     )
-    return Table("traffic", "Traffic a round", heads, tuple(rows), notes, decimals=3)
+    return table_of("traffic", "Traffic a round", heads, rows, notes, decimals=3)
 
 
 def _encodings(results: Results) -> list[str]:
@@ -98,39 +86,27 @@ def _encodings(results: Results) -> list[str]:
     said = []
     for row in results.rows:
         exchange = row.repeats[0].config.get("exchange", {})
-        down, up = exchange.get("down", "float32"), exchange.get("up", "float32")
+        down, up = (exchange.get(way, "float32") for way in WAYS)
         if (down, up) != ("float32", "float32"):
             said.append(f"{row.label}: models travelled as {down} down and as {up} up.")
     return said
 
 
-def _mean_way(row: Row, way: str) -> float:
-    """Mean MB of a round, one way."""
-    return statistics.fmean(
-        sum(cost.get(way, 0) for cost in line["calls"].values()) / MEGA
-        for repeat in row.repeats
-        for line in repeat.rounds
-        if "calls" in line
-    )
-
-
 def time_table(results: Results) -> Table | None:
     """Seconds a round by purpose."""
-    rows = []
-    for row in results.rows:
-        found = seconds_per_round(row)
-        if found:
-            cells = [Cell(found.get(kind)) for kind in (*SECONDS, REST)]
-            rows.append((row.label, (*cells, Cell(sum(found.values())))))
-    if not rows:
-        return None
+    found = {row.label: seconds_per_round(row) for row in results.rows}
+    rows = [
+        (label, tuple(map(Cell, [*split.values(), sum(split.values())])))
+        for label, split in found.items()
+        if split
+    ]
     notes = (
         "Mean seconds of a round, without the first of each start. Moving models: sending the "
         "other sites' models before the weights are learned; in training and evaluating the way "
         "of a model is part of the call. " + REST.capitalize() + ": averaging, checkpoints.",
     )
     heads = (*SECONDS, REST, "total")
-    return Table("time", "Seconds a round", heads, tuple(rows), notes, decimals=3)
+    return table_of("time", "Seconds a round", heads, rows, notes, decimals=3)
 
 
 def speed_table(results: Results) -> Table | None:
@@ -147,22 +123,20 @@ def speed_table(results: Results) -> Table | None:
             a_round, step, rate = steps / rounds, 1e3 * seconds / steps, cases / seconds
             told = (a_round, f"{a_round:.0f}"), (step, f"{step:.3g}"), (rate, f"{rate:.0f}")
             rows.append((row.label, tuple(Cell(value, text=text) for value, text in told)))
-    if not rows:
-        return None
     notes = (
         "Steps of all sites, a batch of one site each. What one takes is the time of training, "
         "from asking the sites to the last answer, over all their steps: sites that work at the "
         "same time share it. Without the first round of each start.",
     )
     heads = ("steps a round", "a step, ms", "cases a second")
-    return Table("speed", "Training speed", heads, tuple(rows), notes)
+    return table_of("speed", "Training speed", heads, rows, notes)
 
 
 def _work(repeat: Repeat, trained: Iterable[str]) -> tuple[float, float]:
     """Steps and cases of the sites that trained in a round; none where settings do not tell."""
     training, known = repeat.config.get("training", {}), repeat.environment["data"]["cases"]
     # FedMA trains its last layer longer, and loaders have batches of their own.
-    other = repeat.config["method"]["name"] == "fedma" or repeat.config["task"]["name"] == LOADERS
+    other = repeat.method["name"] == "fedma" or repeat.config["task"]["name"] == LOADERS
     if other or "batch_size" not in training:
         return 0.0, 0.0
     n_k = [int(known.get(site, {}).get("train", 0)) for site in trained]
@@ -178,7 +152,13 @@ def _models_a_call(method: Mapping[str, Any], K: int) -> int:
     return 2 * int(method["S"]) if method.get("learning") == "server" else K - 1
 
 
-def _timed(repeat: Repeat) -> Iterable[tuple[dict[str, Any], dict[str, float]]]:
+def _calls(row: Row) -> Iterator[Mapping[str, Mapping[str, Any]]]:
+    """What every round of every repeat asked for, by the kind of call."""
+    lines = (line for repeat in row.repeats for line in repeat.rounds)
+    return (line["calls"] for line in lines if "calls" in line)
+
+
+def _timed(repeat: Repeat) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
     """Every round whose length is known, and where it went: the time since the round before."""
     starts = {int(entry["after_round"]) for entry in repeat.environment.get("resumed", [])}
     for before, line in zip(repeat.rounds, repeat.rounds[1:], strict=False):
@@ -192,8 +172,14 @@ def _timed(repeat: Repeat) -> Iterable[tuple[dict[str, Any], dict[str, float]]]:
         yield line, split
 
 
-def _both(cost: Mapping[str, Any]) -> float:
-    return float(cost.get("down", 0) + cost.get("up", 0))
+def _bytes(calls: Mapping[str, Mapping[str, Any]], asked: Iterable[str]) -> float:
+    """Bytes of these calls, both ways."""
+    return sum(float(sum(calls.get(call, {}).get(way, 0) for way in WAYS)) for call in asked)
+
+
+def _way(calls: Mapping[str, Mapping[str, Any]], way: str) -> float:
+    """MB of all calls, one way."""
+    return float(sum(cost.get(way, 0) for cost in calls.values()) / MEGA)
 
 
 def _mean_of(splits: Iterable[Mapping[str, float]]) -> dict[str, float]:

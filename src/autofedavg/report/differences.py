@@ -3,77 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from autofedavg.core.evaluation import SIGNIFICANT, Paired, compare
-from autofedavg.report.read import Results, Row
-from autofedavg.report.tables import Cell, Table, paired_scores, turned
-from autofedavg.report.values import MANY
-
-
-class Difference(NamedTuple):
-    """One case of one row, in percent."""
-
-    row: str
-    site: str
-    case: str
-    value: float
-
-
-def differences(results: Results) -> list[Difference]:
-    """Every case of every row that has the baseline's cases."""
-    baseline = results.row(results.baseline)
-    found = []
-    for row in results.rows:
-        if baseline and row is not baseline:
-            own, against = paired_scores(row, baseline)
-            found += [
-                Difference(row.label, *key, 100 * (own[key] - against[key]))
-                for key in sorted(own.keys() & against.keys())
-            ]
-    return found
+from autofedavg.core.evaluation import SIGNIFICANT, Paired
+from autofedavg.report.repeats import Results, Row
+from autofedavg.report.tables import Cell, Table, table_of
 
 
 def differences_table(results: Results) -> Table | None:
     """Mean difference per site and over sites, with p values, for every row but the baseline."""
-    baseline = results.row(results.baseline)
-    rows = []
-    for row in results.rows:
-        if baseline is None or row is baseline:
-            continue
-        own, against = paired_scores(row, baseline)
-        if not own.keys() & against.keys():
-            continue
-        tests = [compare(own, against, site) for site in (*results.sites, None)]
-        rows.append((row.label, (*map(_cell, tests), repeats_above(row, baseline))))
-    if not rows or baseline is None:
+    baseline = results.baseline_row
+    if baseline is None:
         return None
-    notes: tuple[str, ...] = (
+    rows = []
+    for pairing in results.pairings.values():
+        tests = [pairing.test(site) for site in (*results.sites, None)]
+        above = repeats_above(pairing.row, baseline)
+        rows.append((pairing.row.label, (*map(_cell, tests), above)))
+    notes = [
         f"Mean over cases of a row's score minus that of {baseline.label}, in points; for all "
         "sites the mean over them. In brackets p of the Wilcoxon signed-rank test, two-sided, "
         "over the cases; scores of the repeats (seeds) that both have are averaged per case first. "
         "For all sites the test pools their cases, so a large site rules it while sites count "
         'equally in the number; "for better" or "for worse" stands where the two point apart.',
-    )
+    ]
     overall = {label: cells[-2].test.p for label, cells in rows if cells[-2].test}
     if len(overall) > 1:
         sure = [label for label, p in corrected(overall).items() if p < SIGNIFICANT]
-        notes += (
+        notes.append(
             f"Corrected for the {len(overall)} rows (Holm), differences over all sites with p "
-            f"below {SIGNIFICANT}: {'; '.join(sure) or 'none'}.",
+            f"below {SIGNIFICANT}: {'; '.join(sure) or 'none'}."
         )
-    heads = (*results.sites, "all sites", "repeats above")
+    heads = [*results.sites, "all sites", "repeats above"]
     if any(cells[-1].text for _, cells in rows):
-        notes += (
+        notes.append(
             f"Repeats above: seeds in which all sites' mean is above that of {baseline.label} with "
-            "the same seed. The test over cases does not see chance in training; this does.",
+            "the same seed. The test over cases does not see chance in training; this does."
         )
     else:
         heads, rows = heads[:-1], [(label, cells[:-1]) for label, cells in rows]
-    shown = heads, tuple(rows)
-    if len(results.sites) > MANY:
-        shown = turned(*shown)
-    return Table("differences", f"Differences from {baseline.label}", *shown, notes)
+    title = f"Differences from {baseline.label}"
+    return table_of("differences", title, heads, rows, notes, turn=results.many_sites)
 
 
 def _cell(test: Paired | None) -> Cell:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from autofedavg.core.errors import missing_extra
-from autofedavg.report.figures.figure import Spec
+from autofedavg.report.figures.vega import Spec
 
 VERSION = "6.4"  # of Vega-Lite, the same for pictures and for the page
 

@@ -1,18 +1,18 @@
-"""Example cases (the paper's Figure 2): image, label, and what the baseline and a method found.
+"""Makes the example cases (the paper's Figure 2): image, label, and what two models found.
 
 Nothing here is chosen by eye: rows and cases by rule (`picks`), the slice by the label. What the
-models find is computed anew from their checkpoints and checked against scores.csv.
+models find is computed again from their checkpoints and checked against scores.csv (`redone`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from autofedavg.core.errors import AutoFedAvgError, DataError, RunError, did_you_mean
 from autofedavg.experiment.machine_paths import without_paths
+from autofedavg.report.gallery import IMAGE, LABEL, ExampleCase, Examples, Key, Panel
 from autofedavg.report.picks import (
     GAIN,
     LOSS,
@@ -24,95 +24,14 @@ from autofedavg.report.picks import (
     scored_cases,
     shared_seed,
 )
-from autofedavg.report.read import Results, Row
 from autofedavg.report.redone import Check, Opened, check_notes, open_run
+from autofedavg.report.repeats import Results, Row
 
 if TYPE_CHECKING:
     from autofedavg.tasks.base import Progress
 
-IMAGE, LABEL = "image", "label"
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One picture.
-
-    Attributes:
-        what: "image", "label", or the label of the row whose segmentation it shows.
-        png: the file.
-        size: width and height in pixels.
-        score: of a segmentation: that of the whole case, from scores.csv.
-    """
-
-    what: str
-    png: bytes
-    size: tuple[int, int]
-    score: float | None = None
-
-
-@dataclass(frozen=True)
-class ExampleCase:
-    """One case in four pictures.
-
-    Attributes:
-        why: what it is an example of.
-        difference: the method's score minus the baseline's.
-        slice: which slice is shown, from 1; None for flat images.
-        slices: how many there are.
-        upright: whether it is known that the patient's right is on the left.
-    """
-
-    site: str
-    case: str
-    why: str
-    difference: float
-    slice: int | None
-    slices: int
-    panels: tuple[Panel, ...]
-    upright: bool = False
-
-    @property
-    def caption(self) -> str:
-        """One line for below the pictures."""
-        place = "" if self.slice is None else f", slice {self.slice} of {self.slices}"
-        scores = ", ".join(
-            f"{p.what} {100 * p.score:.1f}" for p in self.panels if p.score is not None
-        )
-        return f"{self.case}: {self.why}, {100 * self.difference:+.1f} points ({scores}){place}"
-
-    def alt(self, panel: Panel) -> str:
-        """What a picture shows, for those who cannot see it."""
-        place = "" if self.slice is None else f", slice {self.slice} of {self.slices}"
-        case = f"{self.site}, case {self.case}{place}"
-        if panel.score is None:
-            return f"{case}: {'border of the label' if panel.what == LABEL else panel.what}"
-        return f"{case}: segmentation by {panel.what}, score {100 * panel.score:.1f}, and the label"
-
-
-class Key(NamedTuple):
-    """What a line's colour means; colours as CSS writes them."""
-
-    what: str
-    colour: str
-
-
-@dataclass(frozen=True)
-class Examples:
-    """The example cases of a report.
-
-    Attributes:
-        baseline: the label of the row that the method is compared with.
-        method: the label of the method's row.
-        cases: site by site.
-        notes: by which rules they were chosen, what they show, and what is missing and why.
-        key: what the lines' colours mean.
-    """
-
-    baseline: str
-    method: str
-    cases: tuple[ExampleCase, ...] = ()
-    notes: tuple[str, ...] = ()
-    key: tuple[Key, ...] = ()
+Rows = tuple[Row, Row]  # the baseline's, the method's
+Scored = tuple[Mapping[tuple[str, str], Tested], ...]  # of the same two, by site and case
 
 
 def example_cases(results: Results, method: str = "", progress: Progress | None = None) -> Examples:
@@ -136,24 +55,18 @@ def example_cases(results: Results, method: str = "", progress: Progress | None 
             where="example cases",
             remedy=did_you_mean(method, names),
         )
-    baseline, chosen = results.row(results.baseline), results.row(method)
-    told = [row.label if row else "" for row in (baseline, chosen)]
+    baseline, chosen, rule = results.baseline_row, results.row(method), ""
     try:
         if baseline is None:
             raise RunError("there is no baseline to compare with", remedy="name one")
         if chosen is baseline:
             raise RunError(f"{baseline.label} is the baseline itself", remedy="name another row")
-        rule = ""
         if chosen is None:
             chosen, rule = pick_row(results, baseline)
-        told[1] = chosen.label
         return _examples((baseline, chosen), rule, progress)
     except AutoFedAvgError as error:
+        told = [row.label if row else "" for row in (baseline, chosen)]
         return Examples(told[0], told[1], notes=(f"no pictures: {_line(error)}",))
-
-
-Rows = tuple[Row, Row]  # the baseline's, the method's
-Scored = tuple[Mapping[tuple[str, str], Tested], ...]  # of the same two, by site and case
 
 
 def _examples(rows: Rows, rule: str, progress: Progress | None) -> Examples:
@@ -167,42 +80,37 @@ def _examples(rows: Rows, rule: str, progress: Progress | None) -> Examples:
     tested = tuple(scored_cases(row, seed) for row in rows)
     differences: dict[str, dict[str, float]] = {}
     for site, case in sorted(tested[0].keys() & tested[1].keys()):
-        scores = [known[site, case].score for known in tested]
-        differences.setdefault(site, {})[case] = scores[1] - scores[0]
+        before, after = (known[site, case].score for known in tested)
+        differences.setdefault(site, {})[case] = after - before
     if not differences:
         raise RunError(f"{' and '.join(labels)} have tested no case in common")
     picks = [pick for site, known in differences.items() for pick in pick_cases(site, known)]
-    drawn = _draw(picks, labels, tested, progress)
+    cases, key, told = _draw(picks, labels, tested, progress)
     notes = [
         rule,
         f"At every site: the test case with the median difference between {labels[1]} and "
         f"{labels[0]}, the one with the largest gain and the one with the largest loss (seed "
         f"{seed}; equal ones by name).",
         *_without(differences, picks),
-        *_views(drawn.cases),
-        *drawn.notes,
+        *_views(cases),
+        *told,
     ]
-    return Examples(labels[0], labels[1], drawn.cases, tuple(filter(None, notes)), drawn.key)
-
-
-class _Drawn(NamedTuple):
-    cases: tuple[ExampleCase, ...]
-    notes: list[str]
-    key: tuple[Key, ...]
+    return Examples(labels[0], labels[1], cases, tuple(filter(None, notes)), key)
 
 
 def _draw(
     picks: Sequence[Pick], labels: Sequence[str], tested: Scored, progress: Progress | None
-) -> _Drawn:
-    """All cases, one at a time, with the models of one fold at a time."""
+) -> tuple[tuple[ExampleCase, ...], tuple[Key, ...], list[str]]:
+    """All cases, one at a time, with the models of one fold at a time; their key, and notes."""
     opened: dict[Path, Opened] = {}
     shown: dict[Pick, ExampleCase] = {}
     checks: list[Check] = []
     failed: list[str] = []
     compared = True
     key: tuple[Key, ...] = ()
-    for done, pick in enumerate(sorted(picks, key=lambda pick: _fold(pick, tested)), 1):
-        pair = [known[pick.site, pick.case] for known in tested]
+    pairs = {pick: [known[pick.site, pick.case] for known in tested] for pick in picks}
+    for done, pick in enumerate(sorted(picks, key=lambda p: pairs[p][0].repeat.fold or 0), 1):
+        pair = pairs[pick]
         if any(known.repeat.folder not in opened for known in pair):
             opened = {known.repeat.folder: open_run(known.repeat, progress) for known in pair}
         runs = [opened[known.repeat.folder] for known in pair]
@@ -217,21 +125,19 @@ def _draw(
             progress("drawing example cases", done, len(picks))
     if not shown:
         raise DataError(failed[0])
-    notes = check_notes(checks)
-    notes += [f"no picture of {reason}" for reason in failed]
+    notes = check_notes(checks) + [f"no picture of {reason}" for reason in failed]
     if not compared:
         notes.append(
             "The data was not compared as a whole with that of the runs, for too little of it is "
             "prepared on this machine; what is shown was checked by its scores."
         )
-    return _Drawn(tuple(shown[pick] for pick in picks if pick in shown), notes, key)
+    return tuple(shown[pick] for pick in picks if pick in shown), key, notes
 
 
 def _draw_case(
     pick: Pick, labels: Sequence[str], pair: Sequence[Tested], runs: Sequence[Opened]
 ) -> tuple[ExampleCase, list[Check]]:
-    from autofedavg.tasks.imaging.drawing import view
-    from autofedavg.tasks.imaging.panels import panels, shades
+    from autofedavg.tasks.imaging.panels import panels, shades, view
 
     collection = runs[1].collection
     scan, label = collection.load(collection.case(pick.site, pick.case))
@@ -250,12 +156,7 @@ def _draw_case(
         Panel(what, made.png, made.size, score)
         for what, made, score in zip((IMAGE, LABEL, *labels), pictures, scores, strict=True)
     )
-    case = ExampleCase(*pick, seen.slice, seen.slices, shown, seen.upright)
-    return case, checks
-
-
-def _fold(pick: Pick, tested: Scored) -> int:
-    return tested[0][pick.site, pick.case].repeat.fold or 0
+    return ExampleCase(*pick, seen.slice, seen.slices, shown, seen.upright), checks
 
 
 def _key(classes: Sequence[str]) -> tuple[Key, ...]:
@@ -279,19 +180,19 @@ def _without(differences: Mapping[str, Mapping[str, float]], picks: Sequence[Pic
 
 
 def _views(cases: Sequence[ExampleCase]) -> list[str]:
-    flat = all(case.slice is None for case in cases)
-    place = (
-        "" if flat else "Shown is the slice where the label is largest; scores are of whole cases. "
-    )
-    notes = [f"{place}Lines are borders. Beside segmentations, the label is dashed."]
-    turned = [case for case in cases if case.upright]
-    if not flat:
-        as_stored = [f"{case.site}, {case.case}" for case in cases if not case.upright]
-        where = "" if not turned else f" of {'; '.join(as_stored)}"
-        if turned:
-            notes.append("The patient's right is on the left, the front up.")
-        if as_stored:
-            notes.append(f"The files{where} do not say how the patient lies: shown as stored.")
+    """What the pictures show of the cases."""
+    lines = "Lines are borders. Beside segmentations, the label is dashed."
+    if all(case.slice is None for case in cases):
+        return [lines]
+    place = "Shown is the slice where the label is largest; scores are of whole cases."
+    notes = [f"{place} {lines}"]
+    as_stored = [f"{case.site}, {case.case}" for case in cases if not case.upright]
+    turned = len(as_stored) < len(cases)
+    if turned:
+        notes.append("The patient's right is on the left, the front up.")
+    if as_stored:
+        where = f" of {'; '.join(as_stored)}" if turned else ""
+        notes.append(f"The files{where} do not say how the patient lies: shown as stored.")
     return notes
 
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import zip_longest
 
 from autofedavg.core.errors import printable
-from autofedavg.report.sheets import to_sheet
 from autofedavg.report.tables import Cell, Table
 
 
 def to_text(table: Table) -> str:
     """Aligned columns for a terminal or a log."""
-    heads = ["", *map(printable, table.heads)]
     body = [
-        [printable(label), *(printable(c.text) or shown_cell(c, table, "*", "") for c in cells)]
+        [printable(label), *(shown_cell(cell, table, printable, "*", "") for cell in cells)]
         for label, cells in table.rows
     ]
-    widths = [max(len(line[i]) for line in [heads, *body]) for i in range(len(heads))]
-    lines = [
-        printable(table.title),
-        "",
-        _aligned(heads, widths),
-        "  ".join("-" * w for w in widths),
-    ]
-    lines += [_aligned(line, widths) for line in body]
-    return "\n".join([*lines, "", *map(printable, table.notes)]) + "\n"
+    lines = aligned([["", *map(printable, table.heads)], *body])
+    lines.insert(1, ["-" * len(head) for head in lines[0]])
+    shown = ["  ".join(line).rstrip() for line in lines]
+    return "\n".join([printable(table.title), "", *shown, "", *map(printable, table.notes)]) + "\n"
 
 
 def to_markdown(table: Table) -> str:
@@ -34,9 +31,7 @@ def to_markdown(table: Table) -> str:
     lines.append("| | " + " | ".join(_md(head) for head in table.heads) + " |")
     lines.append("| --- |" + " ---: |" * len(table.heads))
     for label, cells in table.rows:
-        shown = [
-            _md(cell.text) if cell.text else shown_cell(cell, table, "**", "**") for cell in cells
-        ]
+        shown = [shown_cell(cell, table, _md, "**", "**") for cell in cells]
         lines.append(f"| {_md(label)} | " + " | ".join(shown) + " |")
     return "\n".join([*lines, "", *(f"{_md(note)}  " for note in table.notes)]) + "\n"
 
@@ -47,12 +42,7 @@ def to_latex(table: Table) -> str:
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
     lines += [" & ".join(["", *(_tex(head) for head in table.heads)]) + r" \\", r"\midrule"]
     for label, cells in table.rows:
-        shown = [
-            _tex(cell.text)
-            if cell.text
-            else shown_cell(cell, table, r"\textbf{", "}", r"$\pm$", r"$^\dagger$")
-            for cell in cells
-        ]
+        shown = [shown_cell(cell, table, _tex, r"\textbf{", "}") for cell in cells]
         # After a line's end, TeX takes "[" or "*" for an option of it.
         safe = f"{{}}{_tex(label)}" if label.startswith(("[", "*")) else _tex(label)
         lines.append(" & ".join([safe, *shown]) + r" \\")
@@ -69,11 +59,9 @@ def to_csv(table: Table) -> str:
     for label, cells in table.rows:
         line: list[object] = [label]
         for cell in cells:
-            if table.words:
-                line.append(cell.text)
-            else:
-                p = cell.test.p if cell.test else None
-                line += [_raw(cell.value), _raw(cell.spread), _raw(p)]
+            numbers = (cell.value, cell.spread, cell.test.p if cell.test else None)
+            exact = ["" if number is None else repr(number) for number in numbers]
+            line += [cell.text] if table.words else exact
         lines.append(line)
     return to_sheet(lines)
 
@@ -111,34 +99,26 @@ def joined(tables: Sequence[Table], format: str) -> str:
 
 
 def shown_cell(
-    cell: Cell,
-    table: Table,
-    strong: str,
-    end: str,
-    plus_minus: str = "±",
-    dagger: str = "†",
+    cell: Cell, table: Table, escaped: Callable[[str], str], strong: str, end: str
 ) -> str:
-    """A number as people read it, with its marks."""
-    if cell.value is None:
-        return ""
+    """A cell as people read it: its words, or its number with its marks."""
+    if cell.text or cell.value is None:
+        return escaped(cell.text)
     number = f"{cell.value:.{table.decimals}f}"
-    number = f"{strong}{number}{end}" if cell.best else number
-    number += dagger if cell.test and cell.test.dagger else ""
-    return number + (
-        ""
-        if cell.spread is None or not cell.show_spread
-        else f" {plus_minus} {cell.spread:.{table.decimals}f}"
-    )
+    marks = "†" if cell.test and cell.test.dagger else ""
+    if cell.spread is not None and cell.show_spread:
+        marks += f" ± {cell.spread:.{table.decimals}f}"
+    return (f"{strong}{number}{end}" if cell.best else number) + escaped(marks)
 
 
-def _aligned(line: list[str], widths: list[int]) -> str:
-    first, *rest = (text.ljust(w) if i == 0 else text.rjust(w)
-                    for i, (text, w) in enumerate(zip(line, widths, strict=True)))  # fmt: skip
-    return "  ".join([first, *rest]).rstrip()
-
-
-def _raw(value: float | None) -> str:
-    return "" if value is None else repr(value)
+def aligned(lines: Sequence[Sequence[str]], *, numbers: bool = True) -> list[list[str]]:
+    """Cells as wide as their columns: the first to the left, others to the right if numbers."""
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
+    pads = [str.ljust, *[str.rjust if numbers else str.ljust] * len(widths)]
+    return [
+        [pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=False)]
+        for line in lines
+    ]
 
 
 def _md(text: str) -> str:
@@ -154,3 +134,34 @@ _TEX |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"~": r"\textasciitilde{}", 
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(mark, mark) for mark in printable(" ".join(text.split("\n"))))
+
+
+# Spreadsheets take some texts for formulas and run them: what these, or a way around, begin with.
+_FORMULAS = tuple("=+-@\t\r\n")
+
+
+def to_sheet(lines: Iterable[Iterable[object]]) -> str:
+    """Lines of cells as CSV for spreadsheets; names come from sites, and must stay names."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerows([_safe(c) if isinstance(c, str) else c for c in line] for line in lines)
+    return out.getvalue()
+
+
+@lru_cache(maxsize=2**16)  # a study has few names and many lines
+def _safe(text: str) -> str:
+    """A text with an apostrophe before it, where a spreadsheet would take it for a formula.
+
+    Example:
+        >>> _safe("=1+1"), _safe("-0.5"), _safe("case-1")
+        ("'=1+1", '-0.5', 'case-1')
+    """
+    return f"'{text}" if text.startswith(_FORMULAS) and not _number(text) else text
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

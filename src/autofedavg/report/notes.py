@@ -2,81 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from autofedavg.experiment.selection import where_tested
-from autofedavg.report.read import Repeat, Results, Row
-from autofedavg.report.values import MANY
+from autofedavg.report.repeats import Repeat, Results, Row, seed_and_fold
 
 
 def notes_of(results: Results) -> list[str]:
     """What a reader must know to read the table of scores."""
-    notes = []
     metrics = sorted({row.metric for row in results.rows})
     data = f" Data: {results.data}." if results.data else ""
-    notes.append(f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}")
-    tested = _tested(results)
-    notes.append(f"n counts all cases of a site; tested are {tested}.")
-    notes.append(f"Repeats (seeds) {_repeats(results)}; ± is the standard deviation over them.")
+    notes = [
+        f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}",
+        f"n counts all cases of a site; tested are {_tested(results)}.",
+        f"Repeats (seeds) {_repeats(results)}; ± is the standard deviation over them.",
+    ]
     folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
     if folds:
         which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
         notes.append(f"Every repeat pools the test cases of {which}.")
-    baseline = results.row(results.baseline)
-    if baseline:
+    if baseline := results.baseline_row:
         notes.append(
             f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
         )
-    learning = [r for row in results.rows for r in row.repeats if "learn_on" in r.config["method"]]
+    learning = [repeat for _, repeat in results.runs if "learn_on" in repeat.method]
     if learning:
-        learned = sorted({str(r.config["method"]["learn_on"]) for r in learning})
+        learned = sorted({str(repeat.method["learn_on"]) for repeat in learning})
         same = " (the cases that also select the models)" if any(map(selects, learning)) else ""
         notes.append(f"Aggregation weights are learned on: {', '.join(learned)}{same}.")
-    for row in results.rows:
-        steps = row.repeats[0].config["method"].get("steps_per_message", 1)
-        if steps > 1:
-            notes.append(
-                f"{row.label}: {steps} steps on beta before the sites are averaged, where "
-                "Algorithm 1 takes one."
-            )
-    last = [row.label for row in results.rows if _tested_last(row)]
+    notes += [
+        f"{row.label}: {row.method['steps_per_message']} steps on beta before the sites are "
+        "averaged, where Algorithm 1 takes one."
+        for row in results.rows
+        if row.method.get("steps_per_message", 1) > 1
+    ]
+    last = dict.fromkeys(r.label for r, run in results.runs if run.config.get("select") == "last")
     if last:
         rows = "" if len(last) == len(results.rows) else f" of {', '.join(last)}"
         notes.append(f"Tested models{rows}: those after the last round, not the best ones.")
     notes += _own_models(results)
-    notes += [
-        f"{named(row, repeat)}: resumed on another machine or version."
-        for row in results.rows
-        for repeat in row.repeats
-        if moved(repeat)
-    ]
-    notes += [
-        f"{named(row, repeat)}: {repeat.state}, not counted."
-        for row in results.rows
-        for repeat in row.repeats
-        if not repeat.finished
-    ]
-    notes += [
-        f"{named(row, repeat)}: {', '.join(absent)} did not answer the final test; averages are "
-        "over the others."
-        for row in results.rows
-        for repeat in row.repeats
-        if (absent := untested(repeat))
-    ]
-    notes += [
-        f"{named(row, repeat)}: finished, but without test scores; not counted."
-        for row in results.rows
-        for repeat in row.repeats
-        if repeat.finished and not repeat.scores
-    ]
-    notes += missing_notes(results)
+    notes += _of_runs(results)
+    notes += _missing(results)
     notes += [f"Left out: {told}." for told in results.damaged]
-    notes += _absences(results)
+    for row in results.rows:
+        notes += _absences(row, len(results.sites))
     return notes + [
         f"{row.label}, seed {seed}: not counted, for not all its folds are finished."
         for row in results.rows
         for seed in sorted({repeat.seed for repeat in row.finished} - set(row.whole))
     ]
+
+
+def _of_runs(results: Results) -> list[str]:
+    """What is special about single runs, a kind after the other."""
+    moves, states, absences, empty = [], [], [], []
+    for row, repeat in results.runs:
+        run = named(row, repeat)
+        if moved(repeat):
+            moves.append(f"{run}: resumed on another machine or version.")
+        if not repeat.finished:
+            states.append(f"{run}: {repeat.state}, not counted.")
+        elif not repeat.scores:
+            empty.append(f"{run}: finished, but without test scores; not counted.")
+        if absent := untested(repeat):
+            sites = ", ".join(absent)
+            absences.append(
+                f"{run}: {sites} did not answer the final test; averages are over the others."
+            )
+    return [*moves, *states, *absences, *empty]
 
 
 def _own_models(results: Results) -> list[str]:
@@ -99,11 +90,12 @@ def _own_models(results: Results) -> list[str]:
 
 def _repeats(results: Results) -> str:
     """How many a row has: said once, or of whom where rows differ."""
-    counts = sorted({len(row.whole) for row in results.rows}, reverse=True)
-    if len(counts) == 1:
-        return f"per row: {counts[0]}"
-    who = {n: " / ".join(r.label for r in results.rows if len(r.whole) == n) for n in counts}
-    return "per row: " + "; ".join(f"{n} of {labels}" for n, labels in who.items())
+    who: dict[int, list[str]] = {}
+    for row in sorted(results.rows, key=lambda row: -len(row.whole)):
+        who.setdefault(len(row.whole), []).append(row.label)
+    if len(who) == 1:
+        return f"per row: {next(iter(who))}"
+    return "per row: " + "; ".join(f"{n} of {' / '.join(labels)}" for n, labels in who.items())
 
 
 def _tested(results: Results) -> str:
@@ -113,49 +105,38 @@ def _tested(results: Results) -> str:
         for scores in list(row.whole.values())[:1]:  # all repeats test the same cases
             for tested, column in scores.columns():
                 names[tested.site].update(column.cases)
-    if len(names) > MANY:
+    if results.many_sites:
         return f"{sum(map(len, names.values()))} in all"
     return ", ".join(f"{len(cases)} of {site}" for site, cases in names.items())
 
 
-def _absences(results: Results) -> list[str]:
-    """Rows in which not every site answered in every round."""
+def _absences(row: Row, K: int) -> list[str]:
+    """In how many rounds not every site answered or validated, and whose answers were dropped."""
     said = []
-    for row in results.rows:
-        lines = [line for repeat in row.repeats for line in repeat.rounds]
-        absent = sum(0 < len(line.get("answered") or []) < len(results.sites) for line in lines)
-        if absent:
-            said.append(
-                f"{row.label}: in {absent} of {len(lines)} rounds not every site answered; the "
-                "models of the others were averaged, with their weights scaled to a sum of one."
-            )
-        stood_in = sum(_stood_in(line, len(results.sites)) for line in lines)
-        if stood_in:
-            said.append(
-                f"{row.label}: in {stood_in} rounds a site did not validate; its score of the last "
-                "round in which it did stands in where the best model is chosen."
-            )
-        dropped = sorted(
-            {
-                str(event["site"])
-                for line in lines
-                for event in line.get("events") or []
-                if event["what"] == "dropped"
-            }
+    lines = [line for repeat in row.repeats for line in repeat.rounds]
+    absent = sum(0 < len(line.get("answered") or []) < K for line in lines)
+    if absent:
+        said.append(
+            f"{row.label}: in {absent} of {len(lines)} rounds not every site answered; the "
+            "models of the others were averaged, with their weights scaled to a sum of one."
         )
-        if dropped:
-            said.append(
-                f"{row.label}: answers of {', '.join(dropped)} could not be used and were left out."
-            )
+    # Folders of earlier versions have no events, and may have sites without any validation.
+    stood_in = sum("events" in ln and 0 < len(ln["validation"]["sites"]) < K for ln in lines)
+    if stood_in:
+        said.append(
+            f"{row.label}: in {stood_in} rounds a site did not validate; its score of the last "
+            "round in which it did stands in where the best model is chosen."
+        )
+    events = [event for line in lines for event in line.get("events") or []]
+    dropped = sorted({str(event["site"]) for event in events if event["what"] == "dropped"})
+    if dropped:
+        said.append(
+            f"{row.label}: answers of {', '.join(dropped)} could not be used and were left out."
+        )
     return said
 
 
-def _stood_in(line: dict[str, Any], K: int) -> bool:
-    """Whether a round's validation misses a site; old folders may have sites without any."""
-    return "events" in line and 0 < len(line["validation"]["sites"]) < K
-
-
-def missing_notes(results: Results) -> list[str]:
+def _missing(results: Results) -> list[str]:
     """A line per row of runs that the study asks for and that have no folder."""
     by_row: dict[str, list[str]] = {}
     for run in results.missing:
@@ -169,19 +150,14 @@ def missing_notes(results: Results) -> list[str]:
 
 def named(row: Row, repeat: Repeat) -> str:
     """A run as notes and tables call it."""
-    fold = "" if repeat.fold is None else f", fold {repeat.fold}"
-    return f"{row.label}, seed {repeat.seed}{fold}"
-
-
-def _tested_last(row: Row) -> bool:
-    return any(repeat.config.get("select") == "last" for repeat in row.repeats)
+    return f"{row.label}, {seed_and_fold(repeat)}"
 
 
 def selects(repeat: Repeat) -> bool:
     """Whether the cases that the weights are learned on also choose the tested model."""
     held = repeat.environment.get("data", {}).get("validation_is", "validation")
-    learned = repeat.config["method"]["learn_on"]
-    return repeat.config.get("select", "best") == "best" and learned in ("validation", held)
+    chosen = repeat.config.get("select", "best") == "best"
+    return chosen and repeat.method["learn_on"] in ("validation", held)
 
 
 def untested(repeat: Repeat) -> list[str]:

@@ -6,33 +6,23 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from autofedavg.core.errors import missing_extra
 from autofedavg.report import draw
-from autofedavg.report.cases import MOST_IN_PAGE, CaseTable
+from autofedavg.report.cases import MOST_IN_PAGE
 from autofedavg.report.differences import shown_p
-from autofedavg.report.examples import Examples
 from autofedavg.report.figures.figure import Figure
-from autofedavg.report.gallery import groups, source
-from autofedavg.report.read import Results
+from autofedavg.report.repeats import Results, stem
 from autofedavg.report.summary import how_far, in_short
-from autofedavg.report.tables import MEAN, Cell, Table
-from autofedavg.report.values import stem
+from autofedavg.report.tables import MEAN, Cell
 
-PARTS = (
-    ("short", "In short"),
-    ("scores", "Scores"),
-    ("weights", "What was learned"),
-    ("training", "Training"),
-    ("cases", "Case by case"),
-    ("examples", "Examples"),
-    ("costs", "What it costs"),
-    ("origins", "Where the numbers come from"),
-)
+if TYPE_CHECKING:
+    from autofedavg.report.build import Report
 
 
 @dataclass(frozen=True)
@@ -62,29 +52,19 @@ def _own_ids(svg: str, name: str) -> str:
     return re.sub(r'(\bid="|url\(#)(\w+)', lambda at: at[1] + own.get(at[2], at[2]), svg)
 
 
-def page(
-    results: Results,
-    tables: Mapping[str, Sequence[Table]],
-    figures: Mapping[str, Sequence[Drawn]],
-    cases: Sequence[CaseTable],
-    examples: Examples,
-    script: str = "",
-) -> str:
+def page(report: Report, script: str = "") -> str:
     """The whole page.
 
     Args:
-        results: what the report is about.
-        tables: by part of the page.
-        figures: by part of the page.
-        cases: every row's cases.
-        examples: pictures of cases.
+        report: what it shows.
         script: one more script, of a server that shows the page live; it may ask that server.
     """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise missing_extra("report", "jinja2") from None
-    in_page = sum(table.numbers for table in cases) <= MOST_IN_PAGE
+    results = report.results
+    in_page = sum(table.numbers for table in report.cases) <= MOST_IN_PAGE
     number_of = {site: number for number, site in enumerate(results.sites)}
     id_of = {row.name: f"cases-row{number}" for number, row in enumerate(results.rows, 1)}
     scripts = [draw.script(), _resource("page.js"), *([script] if script else [])]
@@ -104,14 +84,9 @@ def page(
         return f"#{id_of[row]}" + ("" if site is None else f"-site{number_of[site]}")
 
     return whole.render(
+        report=report,
         results=results,
-        tables=tables,
-        figures=figures,
-        cases=cases,
         cases_in_page=in_page,
-        examples=examples,
-        groups=groups(examples),
-        source=source,
         number_of=number_of,
         id_of=id_of,
         row_of=_rows(results),
@@ -119,7 +94,7 @@ def page(
         progress=how_far(results),
         link_of=link_of,
         shown_p=shown_p,
-        parts=PARTS,
+        stem=stem,
         policy=_policy(scripts, live=bool(script)),
         style=_resource("page.css"),
         scripts=scripts,
@@ -137,10 +112,8 @@ def _rows(results: Results) -> dict[str, str]:
 
 def _policy(scripts: Sequence[str], *, live: bool) -> str:
     """Only our own scripts run, and nothing is fetched but by a live page from its server."""
-    digests = [
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
-    ]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     asked = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "

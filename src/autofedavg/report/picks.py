@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from autofedavg.core.errors import RunError
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.repeats import Repeat, Results, Row
+from autofedavg.report.tables import mean_known
 
-OURS = "auto-fedavg"
 MEDIAN, GAIN, LOSS, ONLY = "median difference", "largest gain", "largest loss", "only case"
 
 
@@ -55,20 +54,19 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
     Raises:
         RunError: no other row is finished.
     """
-    others = [
-        row
-        for row in results.rows
-        if row.name != baseline.name and shared_seed(baseline, row) is not None
-    ]
+    rest = [row for row in results.rows if row.name != baseline.name]
+    others = [row for row in rest if shared_seed(baseline, row) is not None]
     if not others:
         raise RunError(
             "no row beside the baseline is finished and has a global model",
             remedy="finish one with `autofedavg resume`",
         )
-    ours = [row for row in others if row.repeats[0].config["method"]["name"] == OURS]
+    ours = [row for row in others if row.learns]
     pool = ours or others
     kind = "of Auto-FedAvg" if ours else "beside the baseline"
-    known = {row.name: score for row in pool if (score := _validation(row)) is not None}
+    # Of the models that a row selected, over its seeds and folds.
+    validated = {row.name: mean_known(map(selected, row.counted)) for row in pool}
+    known = {name: score for name, score in validated.items() if score is not None}
     best = max(pool, key=lambda row: known.get(row.name, -1.0))
     if len(pool) == 1:
         return best, f"{best.label} is the only row {kind}."
@@ -78,14 +76,6 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
         f"Of {len(pool)} rows {kind}, {best.label} is shown: the models it selected have the best "
         f"mean validation score ({100 * known[best.name]:.2f}). Test scores do not choose the row."
     )
-
-
-def _validation(row: Row) -> float | None:
-    """The mean validation score of the models that a row selected, over its seeds and folds."""
-    counted = row.whole
-    found = [selected(repeat) for repeat in row.finished if repeat.seed in counted]
-    known = [score for score in found if score is not None]
-    return statistics.fmean(known) if known else None
 
 
 def selected(repeat: Repeat) -> float | None:
@@ -123,8 +113,6 @@ def pick_cases(site: str, differences: Mapping[str, float]) -> list[Pick]:
 
 def _middle(order: list[str], differences: Mapping[str, float]) -> list[str]:
     """The cases with a median difference: the lower median first, if the number is even."""
-    n = len(order)
-    found = []
-    for place in ((n - 1) // 2, n // 2):
-        found += [case for case in order if differences[case] == differences[order[place]]]
+    medians = [differences[order[place]] for place in ((len(order) - 1) // 2, len(order) // 2)]
+    found = [case for median in medians for case in order if differences[case] == median]
     return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""What the models of finished runs find in a case, computed anew and checked against the scores."""
+"""Opens finished runs to compute a case's segmentation again, and checks it against the scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autofedavg.core.errors import ConfigError, DataError
-from autofedavg.report.read import Repeat
+from autofedavg.report.repeats import Repeat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,6 @@ class Opened:
         elsewhere: in what this machine differs from the run's; empty if in nothing.
     """
 
-    repeat: Repeat
     network: nn.Module
     collection: Collection
     compared: bool
@@ -72,7 +71,7 @@ def open_run(repeat: Repeat, progress: Progress | None = None) -> Opened:
     compared = _same_data(repeat, task.outline(), collection)
     device = _device(repeat)
     network = trained.network.to(device)
-    return Opened(repeat, network, collection, compared, _elsewhere(repeat, device))
+    return Opened(network, collection, compared, _elsewhere(repeat, device))
 
 
 def check_notes(checks: Sequence[Check]) -> list[str]:
@@ -95,23 +94,22 @@ def _same_data(repeat: Repeat, now: dict[str, Any], collection: Collection) -> b
     """Refuses other data than the run's; false if it would take too long to compare all of it."""
     before = repeat.environment["data"]
     content = before.get("content_sha256")
-    known = {"split_sha256": "the splits of the data are"}
-    known |= {} if content else {"data": "the data is"}
-    for key, what in known.items():
-        if before.get(key) != now.get(key):
-            raise _changed(repeat, what)
-    found = collection.content() if content else None
-    if found is not None and found != content:
-        raise _changed(repeat, "the content of the files is")
+    found = None
+    changed = ""
+    if before.get("split_sha256") != now.get("split_sha256"):
+        changed = "the splits of the data are"
+    elif not content and before.get("data") != now.get("data"):
+        changed = "the data is"
+    elif content:
+        found = collection.content()
+        changed = "the content of the files is" if found not in (None, content) else ""
+    if changed:
+        raise DataError(
+            f"{changed} no longer what the run was made with",
+            where=str(repeat.folder),
+            remedy="put the data back as it was",
+        )
     return not content or found is not None
-
-
-def _changed(repeat: Repeat, what: str) -> DataError:
-    return DataError(
-        f"{what} no longer what the run was made with",
-        where=str(repeat.folder),
-        remedy="put the data back as it was",
-    )
 
 
 def _device(repeat: Repeat) -> str:

@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-from autofedavg.core.evaluation import SIGNIFICANT, Paired, compare
+from autofedavg.core.evaluation import SIGNIFICANT, Paired
 from autofedavg.report.differences import shown_p
-from autofedavg.report.figures.series import learns
-from autofedavg.report.read import Results
-from autofedavg.report.tables import mean_global, paired_scores
+from autofedavg.report.repeats import Results
+from autofedavg.report.tables import mean_global
 
 
 def in_short(results: Results) -> list[str]:
     """The study in sentences: what was compared, what came out, how sure one may be."""
     sites = ", ".join(f"{site} ({n:,} cases)" for site, n in results.sites.items())
-    if len(results.sites) > 8:
+    if results.many_sites:
         sites = f"{sum(results.sites.values()):,} cases in all"
-    runs = sum(len(row.repeats) for row in results.rows)
+    runs = len(list(results.runs))
     said = [
         f"{len(results.rows)} rows, {runs} run{'s' * (runs != 1)}, {len(results.sites)} sites: "
         f"{sites}."
     ]
-    ranked = sorted(
-        ((mean_global(row), row) for row in results.rows if mean_global(row) is not None),
-        key=lambda pair: -(pair[0] or 0.0),
-    )
-    if not ranked:
+    scores = {row.label: score for row in results.rows if (score := mean_global(row)) is not None}
+    if not scores:
         return [*said, "No run with a global model is finished yet, so there are no test scores."]
-    score, best = ranked[0]
-    said.append(f"Highest average test score of a global model: {best.label}, {score:.2f} %.")
-    said += _against(results)
-    said += _caution(results)
-    return said
+    best = max(scores, key=lambda label: scores[label])
+    said.append(f"Highest average test score of a global model: {best}, {scores[best]:.2f} %.")
+    return said + _against(results, scores) + _caution(results)
 
 
-def _against(results: Results) -> list[str]:
+def _against(results: Results, scores: dict[str, float]) -> list[str]:
     """The rows that learn their weights, against the baseline."""
-    baseline = results.row(results.baseline)
-    of_baseline = mean_global(baseline) if baseline else None
-    if baseline is None or of_baseline is None:
-        return []
     said = []
-    for row in results.rows:
-        score = mean_global(row)
-        if not learns(row) or score is None or row.name == baseline.name:
-            continue
-        own, against = paired_scores(row, baseline)
-        test = compare(own, against)
-        if test is None:
-            continue
-        gaps = [own[key] - against[key] for key in own.keys() & against.keys()]
-        better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
-        said.append(
-            f"{row.label}: {score:.2f} %, {100 * test.gain:+.2f} points against "
-            f"{baseline.label} ({of_baseline:.2f} %); better in {better} and worse in {worse} of "
-            f"{test.n} test cases, {_verdict(test)}."
-        )
+    for pairing in results.pairings.values():
+        test, baseline, label = pairing.test(), results.baseline_row, pairing.row.label
+        if test and baseline and pairing.row.learns:
+            gaps = pairing.gaps.values()
+            better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+            said.append(
+                f"{label}: {scores[label]:.2f} %, {100 * test.gain:+.2f} points against "
+                f"{baseline.label} ({scores[baseline.label]:.2f} %); better in {better} and worse "
+                f"in {worse} of {test.n} test cases, {_verdict(test)}."
+            )
     return said
 
 
@@ -78,10 +63,9 @@ def _caution(results: Results) -> list[str]:
         )
     elif len(counts) > 1:
         said.append("Rows have different numbers of repeats; see the notes below the table.")
-    seeds = {tuple(row.whole) for row in results.rows if row.whole}
-    if len(seeds) > 1:
+    if len({tuple(row.whole) for row in results.rows if row.whole}) > 1:
         said.append("Rows were not run with the same seeds; see the table of runs.")
-    unfinished = sum(not repeat.finished for row in results.rows for repeat in row.repeats)
+    unfinished = sum(not repeat.finished for _, repeat in results.runs)
     if unfinished or results.missing:
         said.append(
             f"Not complete: {unfinished} run(s) not finished, {len(results.missing)} not begun."
@@ -98,12 +82,7 @@ def how_far(results: Results) -> str:
         reached.setdefault(far, []).append(row.label)
     if len(reached) == 1:
         return f"All rows: {next(iter(reached))}."
-    return " ".join(
-        f"{_several(labels)}: {far}{'.' if last else ';'}"
-        for last, (far, labels) in zip(
-            [*[False] * (len(reached) - 1), True], reached.items(), strict=True
-        )
-    )
+    return "; ".join(f"{_several(labels)}: {far}" for far, labels in reached.items()) + "."
 
 
 def _several(labels: list[str]) -> str:

@@ -51,23 +51,15 @@ def export_job(
     out = Path(out)
     if out.exists():
         raise ConfigError("output folder already exists", where=str(out), remedy="name a new one")
-    plan = read_study(
-        study,
-        overrides,
-        None if seed is None else [seed],
-        [row],
-        None if fold is None else [fold],
-        sites,
-    )
-    jobs = plan.jobs()
-    folds = {number for _, number, _ in jobs}
-    if len(folds) > 1:
+    seeds, folds = ([number] if number is not None else None for number in (seed, fold))
+    plan = read_study(study, overrides, seeds, [row], folds, sites)
+    if len(plan.folds) > 1:
         raise ConfigError(
             f"the study has folds {sorted(plan.folds)}, and a job tests one",
             where=str(study),
             remedy="choose one with --fold",
         )
-    config, _, first = jobs[0]
+    config, _, first = plan.jobs()[0]
     names = _sites(config.task, sites, str(study))
     try:
         settled = config.resolved()
@@ -87,11 +79,7 @@ def export_job(
 
 
 def _sites(task: Task, given: Sequence[str] | None, where: str) -> list[str]:
-    """The names of the sites: the data's, or those given if the data is on other machines.
-
-    Raises:
-        ConfigError: names that an engine does not allow, or that are not the data's.
-    """
+    """The names of the sites: the data's, or those given if the data is on other machines."""
     try:
         known = task.site_names()
     except (ConfigError, DataError):

@@ -21,9 +21,10 @@ from autofedavg.core.trainer import Loss, Training
 from autofedavg.experiment.folder import LOADERS, read_json, read_toml
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_network
-from autofedavg.experiment.rows import to_toml
-from autofedavg.experiment.run import check_run, run
-from autofedavg.experiment.selection import KINDS, Seen, Select, Selection, TestLocal
+from autofedavg.experiment.rows import Rounds, to_toml
+from autofedavg.experiment.run import RunLoop, check_run
+from autofedavg.experiment.selection import KINDS, Seen, Select, TestLocal
+from autofedavg.experiment.validation import validate
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.base import Method
@@ -104,6 +105,8 @@ def federate(
             where="federate",
             remedy="add holdout= to every LoaderSite",
         )
+    given = {"rounds": rounds, "quorum": quorum, "select": select, "test_local": test_local}
+    general: Rounds = validate(Rounds, given, "federate", "")
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
     # A loader with a sampler, or with drop_last, does not use every case of its data set.
     problem = Problem(network, loss, data, METRIC, counted=False)
@@ -125,18 +128,8 @@ def federate(
         }
         config = to_toml(described)
         known = (folder.path / "config.toml").exists()
-        if known and _settings_of(folder.path) != tomllib.loads(config):
-            raise RunError(
-                "this run folder holds a run with other settings",
-                where=str(folder.path),
-                remedy="choose another folder",
-            )
-        if known and (started_with := read_json(folder.path / "environment.json")["seed"]) != seed:
-            raise RunError(
-                f"this run folder holds seed {started_with}, not {seed}",
-                where=str(folder.path),
-                remedy="choose another folder",
-            )
+        if known:
+            _refuse_another_run(folder.path, tomllib.loads(config), seed)
         asked = machine or Machine()
         used = machine_of(folder.path, asked) if known else asked.resolved()
         with clients(problem, training, Seeds(seed), used, quorum, exchange) as federation:
@@ -146,10 +139,7 @@ def federate(
                 about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                kept = Selection(
-                    rounds, federation, layout, METRIC, folder, select, test_local=test_local
-                )
-                run(chosen, kept, w0, watch)
+                RunLoop(chosen, general, federation, layout, METRIC, folder).run(w0, watch)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
         trained = None
@@ -157,21 +147,26 @@ def federate(
             with global_seed(0):
                 built = network()
             trained = load_network(folder, tested, built)
-        alpha = lines[-1]["alpha"] or []
-        weights = dict(zip(sorted(sites), alpha, strict=False))
+        weights = dict(zip(sorted(sites), lines[-1]["alpha"] or [], strict=False))
         return Result(trained, weights, lines, summarise(folder.scores(), METRIC))
 
 
-def _settings_of(path: Path) -> dict[str, Any]:
-    """The settings of an existing run; early versions did not record these three defaults."""
+def _refuse_another_run(path: Path, settings: dict[str, Any], seed: int) -> None:
+    """Refuses to continue a run that began with other settings or another seed."""
+    # Early versions did not record these three defaults.
     since = {"test_local": "auto", "quorum": 0, "exchange": Exchange().model_dump()}
-    return {**since, **read_toml(path / "config.toml")}
+    before = read_json(path / "environment.json")["seed"]
+    other = f"holds seed {before}, not {seed}" if before != seed else ""
+    if {**since, **read_toml(path / "config.toml")} != settings:
+        other = "holds a run with other settings"
+    if other:
+        raise RunError(f"this run folder {other}", where=str(path), remedy="choose another folder")
 
 
 def _data(problem: Problem) -> dict[str, Any]:
     cases = {site.name: dict(site.cases) for site in problem.roster()}
     digest = hashlib.sha256(json.dumps(cases, sort_keys=True).encode()).hexdigest()
-    tested = all("test" in parts for parts in cases.values())
-    named = "data loaders given in Python" + ("" if tested else "; no test loader, so the test is ")
-    named += "" if tested else "the validation cases that also chose the model"
+    named = "data loaders given in Python"
+    if not all("test" in parts for parts in cases.values()):
+        named += "; no test loader, so the test is the validation cases that also chose the model"
     return {"data": named, "cases": cases, "split_sha256": digest}

@@ -14,7 +14,7 @@ from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.trainer import checked_device
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.job_runner import JobRunner, places_of, with_places
+from autofedavg.engines.remote.loopback import JobRunner, places_of, with_places
 from autofedavg.experiment.config import Study, parse_run
 from autofedavg.experiment.folder import (
     LOADERS,
@@ -25,13 +25,12 @@ from autofedavg.experiment.folder import (
     study_home,
 )
 from autofedavg.experiment.row_run import Work, run_row
-from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
 from autofedavg.experiment.secret import kept_secret
 from autofedavg.studies.machine import Machine, about_run, clients, machine_of
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.parallel import check_at_once, run_in_parallel
-from autofedavg.studies.planned_runs import PlannedRun, planned_runs, write_study_json
+from autofedavg.studies.study_file import PlannedRun, planned_runs, write_study_json
 from autofedavg.tasks.base import Progress, Task
 
 
@@ -73,7 +72,7 @@ def run_study(
         for config, fold, seed in study.jobs()
     ]
     for run in runs:
-        if (run.folder / "config.toml").exists():
+        if run.started:
             raise RunError(
                 "this run folder exists already",
                 where=str(run.folder),
@@ -139,27 +138,31 @@ def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_
         run_in_parallel(runs, asked, observer, at_once)
         return
     problems: dict[str, Problem] = {}
+    runners: dict[Path, JobRunner] = {}
     with ExitStack() as engines:
-        trials: dict[Path, JobRunner] = {}
-        for index, run in enumerate(runs, 1):
-            path, config, seed, machine = run
-            if run.finished:
-                observer.found(path)
+        for index, planned in enumerate(runs, 1):
+            if planned.finished:
+                observer.found(planned.folder)
                 continue
-            known = run.started
-            if known:  # its own settings, not those in study.json
-                config = parse_run(read_toml(path / "config.toml"), str(path))
-                config = config.with_task(with_places(path, config.task))
-                config.folds = tuple(read_json(path / "environment.json").get("folds", ()))
-            config = config.resolved(observer.preparing)
-            used = _machine(path, asked) if known else machine.resolved()
-            observer.started(config, seed, index, len(runs), path)
-            if used.remote:
-                _run_as_job(path, config, seed, used, observer, trials, engines)
+            run = _settled(planned, asked, observer)
+            observer.started(run.config, run.seed, index, len(runs), run.folder)
+            if run.machine.remote:
+                _run_as_job(run, observer, runners, engines)
             else:
-                problem = _problem(problems, config.task, observer.preparing)
-                _run_simulated(path, config, seed, used, problem, observer)
-            observer.finished(path)
+                problem = _problem(problems, run.config.task, observer.preparing)
+                _run_simulated(run, problem, observer)
+            observer.finished(run.folder)
+
+
+def _settled(run: PlannedRun, asked: Machine, observer: Observer) -> PlannedRun:
+    """The run with its last open settings; one that has started keeps its own config.toml."""
+    path, config = run.folder, run.config
+    if run.started:
+        config = parse_run(read_toml(path / "config.toml"), str(path))
+        folds = tuple(read_json(path / "environment.json").get("folds", ()))
+        config = replace(config, task=with_places(path, config.task), folds=folds)
+    machine = _machine(path, asked) if run.started else run.machine.resolved()
+    return run._replace(config=config.resolved(observer.preparing), machine=machine)
 
 
 def _machine(path: Path, asked: Machine) -> Machine:
@@ -177,66 +180,52 @@ def _machine(path: Path, asked: Machine) -> Machine:
 
 
 def _run_as_job(
-    path: Path,
-    config: RunConfig,
-    seed: int,
-    machine: Machine,
-    observer: Observer,
-    trials: dict[Path, JobRunner],
-    engines: ExitStack,
+    run: PlannedRun, observer: Observer, runners: dict[Path, JobRunner], engines: ExitStack
 ) -> None:
     """Runs one row on a real engine on this machine; later rows use the same processes."""
-    study = path.parents[2 if config.folds else 1]
+    config, machine = run.config, run.machine
+    study = run.folder.parents[2 if config.folds else 1]
     config.task.prepare(observer.preparing)  # once, not once per site
     job = Job.of(
         study.name,
         config,
-        seed,
+        run.seed,
         config.task.site_names(),
         wait=machine.wait,
         threads=machine.threads or 1,
         supervised=machine.supervise,
     )
-    if job.folder(study.parent) != path:
+    if job.folder(study.parent) != run.folder:
         raise RunError(
             "the run folder was renamed, and the server finds it by its name",
-            where=str(path),
+            where=str(run.folder),
             remedy=f"rename it back to {job.folder(study.parent)}",
         )
-    if study.parent not in trials:
+    if study.parent not in runners:
         opens = ENGINES[str(machine.engine)]
-        trial = JobRunner(opens, study.parent, str(machine.device), machine.supervise)
-        trials[study.parent] = engines.enter_context(trial)
-    trials[study.parent].run(job, config.task, observer.round)
+        runner = JobRunner(opens, study.parent, str(machine.device), machine.supervise)
+        runners[study.parent] = engines.enter_context(runner)
+    runners[study.parent].run(job, config.task, observer.round)
 
 
-def _run_simulated(
-    path: Path,
-    config: RunConfig,
-    seed: int,
-    machine: Machine,
-    problem: Problem,
-    observer: Observer,
-) -> None:
-    seeds = Seeds(seed)
-    known = (path / "config.toml").exists()
-    if known:
-        _refuse_other_data(path, config.task)
-    quorum = config.general.quorum or None
-    select = config.general.select
-    check_run(config.method, config.T, select, problem)
-    secret = kept_secret(path)  # of a run that was started on a real engine
-    given = (machine, quorum, config.exchange, secret)
+def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> None:
+    config, machine, seeds = run.config, run.machine, Seeds(run.seed)
+    if run.started:
+        _refuse_other_data(run.folder, config.task)
+    check_run(config.method, config.T, config.general.select, problem)
+    secret = kept_secret(run.folder)  # of a run that was started on a real engine
+    given = (machine, config.general.quorum, config.exchange, secret)
     with clients(problem, config.training, seeds, *given) as federation:
         w0, layout = problem.initial(seeds)
 
         def about() -> dict[str, Any]:
-            data = config.task.describe()
-            layers = config.method.layer_names(layout)
-            return about_run(machine, federation, seed, data, problem.metric, config.folds, layers)
+            data, layers = config.task.describe(), config.method.layer_names(layout)
+            return about_run(
+                machine, federation, run.seed, data, problem.metric, config.folds, layers
+            )
 
-        work = Work(config, seed, federation, w0, layout, str(machine.device), about)
-        run_row(path, work, observer.round)
+        work = Work(config, run.seed, federation, w0, layout, str(machine.device), about)
+        run_row(run.folder, work, observer.round)
 
 
 def _refuse_other_data(path: Path, task: Task) -> None:

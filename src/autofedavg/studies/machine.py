@@ -97,7 +97,7 @@ def clients(
     training: Training,
     seeds: Seeds,
     machine: Machine,
-    quorum: int | None = None,
+    quorum: int = 0,
     exchange: Exchange = Exchange(),  # noqa: B008 - frozen
     secret: Seeds | None = None,
 ) -> Iterator[Federation]:
@@ -109,15 +109,8 @@ def clients(
             where="machine.engine",
             remedy="run a study there, or see docs/how-to/add-learned-weights.md",
         )
-    engine = ENGINES[str(machine.engine)]
-    with engine(
-        problem,
-        training,
-        seeds,
-        workers=machine.workers,
-        threads=machine.threads,
-        device=machine.device,
-    ) as transport:
+    given = {"workers": machine.workers, "threads": machine.threads, "device": machine.device}
+    with ENGINES[str(machine.engine)](problem, training, seeds, **given) as transport:
         yield Federation(
             transport,
             quorum=quorum,
@@ -142,11 +135,5 @@ def machine_of(path: Path, asked: Machine) -> Machine:
             where=str(path),
             remedy="leave --threads out: another number changes the last bits of the result",
         )
-    return Machine(
-        asked.engine or before["engine"],
-        asked.device or before["asked_device"],
-        asked.workers,
-        threads,
-        asked.supervise,
-        asked.wait,
-    )
+    engine, device = asked.engine or before["engine"], asked.device or before["asked_device"]
+    return replace(asked, engine=engine, device=device, threads=threads)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import Seen
@@ -39,30 +41,12 @@ class Observers(Observer):
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+        for name in ("preparing", "found", "started", "round", "finished", "failed"):
+            setattr(self, name, partial(self._pass_on, name))
 
-    def preparing(self, what: str, done: int, total: int) -> None:
+    def _pass_on(self, name: str, *progress: Any) -> None:
         for observer in self._observers:
-            observer.preparing(what, done, total)
-
-    def found(self, folder: Path) -> None:
-        for observer in self._observers:
-            observer.found(folder)
-
-    def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
-        for observer in self._observers:
-            observer.started(run, seed, index, total, folder)
-
-    def round(self, seen: Seen) -> None:
-        for observer in self._observers:
-            observer.round(seen)
-
-    def finished(self, folder: Path) -> None:
-        for observer in self._observers:
-            observer.finished(folder)
-
-    def failed(self, folder: Path, error: Exception) -> None:
-        for observer in self._observers:
-            observer.failed(folder, error)
+            getattr(observer, name)(*progress)
 
     def beside(self) -> Observer:
         return Observers(*(observer.beside() for observer in self._observers))

@@ -14,37 +14,32 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts, error_in
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.following import Following
+from autofedavg.experiment.rows import RunConfig
 from autofedavg.studies.machine import Machine, machine_of
 from autofedavg.studies.observer import Observer
-from autofedavg.studies.planned_runs import PlannedRun
+from autofedavg.studies.study_file import PlannedRun
 
 LOOK = 0.2  # seconds between two looks at the folders
 TAIL = 2000  # characters of a traceback that are shown
+FAILURE, OUTPUT = "failure.json", "output.txt"
 
 
-@dataclass(frozen=True)
-class _Process:
-    """A run under way.
-
-    Attributes:
-        failure: the file for the error if the run fails.
-        output: the file for what the process prints.
-    """
+class _Process(NamedTuple):
+    """A run under way; `scratch` is a folder for the error if it fails, and for what it prints."""
 
     number: int
     run: PlannedRun
     following: Following
     observer: Observer
-    failure: Path
-    output: Path
+    scratch: Path
 
 
 def check_at_once(at_once: int, machine: Machine) -> None:
@@ -66,13 +61,7 @@ def check_at_once(at_once: int, machine: Machine) -> None:
 def run_in_parallel(
     runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int
 ) -> None:
-    """Executes the unfinished runs, `at_once` at a time.
-
-    Args:
-        runs: all runs; the study's folder has what a process needs to start one.
-        asked: where to compute; what it leaves open is as before.
-        observer: receives progress; `observer.beside()` is the observer of one run.
-        at_once: number of processes.
+    """Executes the unfinished runs, `at_once` at a time; what `asked` leaves open is as before.
 
     Raises:
         ConfigError: runs on this engine cannot be parallel.
@@ -106,7 +95,6 @@ class _Processes:
         self._asked = asked
         self.running: list[_Process] = []
         self.failures: list[AutoFedAvgError] = []
-        self._count = 0
 
     def __enter__(self) -> Self:
         self._scratch = tempfile.TemporaryDirectory(prefix="autofedavg-")
@@ -121,22 +109,19 @@ class _Processes:
 
     def start(self, run: PlannedRun, observer: Observer) -> None:
         """Starts a process that starts or resumes the run."""
-        self._count += 1
-        failure, output = (
-            Path(self._scratch.name) / f"{kind}-{self._count}" for kind in ("failure", "output")
-        )
         sites = sorted(run.config.task.site_names())  # as models and weights are ordered
         try:
             following = Following(run.folder, run.config.T, sites, observer.round)
         except AutoFedAvgError as error:
             self._failed(run, observer, error)
             return
+        scratch = Path(tempfile.mkdtemp(dir=self._scratch.name))
         machine = asdict(self._asked if run.started else run.machine)
-        what = {"folder": str(run.folder), "machine": machine, "failure": str(failure)}
+        what = {"folder": str(run.folder), "machine": machine, "failure": str(scratch / FAILURE)}
         # -P: files in the current folder must not shadow installed modules.
         command = [sys.executable, "-P", "-m", "autofedavg.studies.parallel", json.dumps(what)]
-        number = self._guard.start(command, {}, output)
-        self.running.append(_Process(number, run, following, observer, failure, output))
+        number = self._guard.start(command, {}, scratch / OUTPUT)
+        self.running.append(_Process(number, run, following, observer, scratch))
 
     def look(self) -> None:
         """Reports what is new, and removes the processes that have ended."""
@@ -159,24 +144,18 @@ class _Processes:
 
 def _check(run: PlannedRun, asked: Machine, at_once: int) -> None:
     """Refuses, before anything is started, a run that cannot be parallel."""
-    if not run.started:
-        check_at_once(at_once, run.machine.resolved())
-        return
-    try:
-        machine = machine_of(run.folder, asked).resolved()
-    except RunError:  # a damaged folder: its process reports it, and the others continue
-        return
-    check_at_once(at_once, machine)
+    with contextlib.suppress(RunError):  # a damaged folder: its process reports it
+        machine = machine_of(run.folder, asked) if run.started else run.machine
+        check_at_once(at_once, machine.resolved())
 
 
 def _prepare(runs: Sequence[PlannedRun], observer: Observer) -> None:
     """Fills the cache with prepared data, once for all processes."""
-    known = set()
+    configs: dict[str, RunConfig] = {}
     for run in runs:
-        key = run.config.task.model_dump_json(exclude={"fold"})
-        if key not in known:
-            known.add(key)
-            run.config.resolved(observer.preparing).task.prepare(observer.preparing)
+        configs.setdefault(run.config.task.model_dump_json(exclude={"fold"}), run.config)
+    for config in configs.values():
+        config.resolved(observer.preparing).task.prepare(observer.preparing)
 
 
 def _mark_interrupted(path: Path) -> None:
@@ -192,18 +171,16 @@ def _mark_interrupted(path: Path) -> None:
 def _failure(process: _Process) -> AutoFedAvgError:
     """Why a process ended without finishing its run."""
     with contextlib.suppress(OSError, ValueError):
-        error = error_in(json.loads(process.failure.read_bytes()))
-        if error is not None:
+        if error := error_in(json.loads((process.scratch / FAILURE).read_bytes())):
             return error
-    _, raised, trace = process.output.read_text(errors="replace").rpartition("Traceback ")
+    printed = (process.scratch / OUTPUT).read_text(errors="replace")
+    _, raised, trace = printed.rpartition("Traceback ")
+    why = "its process was killed, perhaps for lack of memory"
+    if raised:
+        why = f"its process failed:\n{(raised + trace).strip()[-TAIL:]}"
     folder = process.run.folder
-    return RunError(
-        f"its process failed:\n{(raised + trace).strip()[-TAIL:]}"
-        if raised
-        else "its process was killed, perhaps for lack of memory",
-        where=str(folder),
-        remedy=f"continue with `autofedavg resume {folder}`",
-    )
+    remedy = f"continue with `autofedavg resume {folder}`"
+    return RunError(why, where=str(folder), remedy=remedy)
 
 
 def _together(failures: Sequence[AutoFedAvgError], total: int) -> AutoFedAvgError:
@@ -213,10 +190,8 @@ def _together(failures: Sequence[AutoFedAvgError], total: int) -> AutoFedAvgErro
     kinds = {type(failure) for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else RunError
     errors = "\n".join(map(str, failures))
-    return kind(
-        f"{len(failures)} of {total} runs failed:\n{errors}",
-        remedy="correct the causes, then continue with `autofedavg resume`",
-    )
+    remedy = "correct the causes, then continue with `autofedavg resume`"
+    return kind(f"{len(failures)} of {total} runs failed:\n{errors}", remedy=remedy)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """The `flwr` command from the loopback's side, with a script in its place."""
 
 import json
+import os
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -8,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from autofedavg.core.errors import RunError
-from autofedavg.engines.flower import control
-from autofedavg.engines.flower.control import Control, Outcome
+from autofedavg.engines.flower import loopback as control
+from autofedavg.engines.flower.loopback import Control, Outcome
 
 
 @pytest.fixture
-def flwr(tmp_path, monkeypatch):
+def flwr(tmp_path):
     """(a Control, what its command prints next, how the command was called)."""
     script, answer, called = tmp_path / "flwr", tmp_path / "answer", tmp_path / "called"
     script.write_text(f'#!/bin/sh\necho "$@" >> {called}\nsleep 0.01\n. {answer}\n')
     script.chmod(0o755)
-    monkeypatch.setattr(control, "command", lambda name: str(tmp_path / name))
-    made = Control("127.0.0.1:1", tmp_path / "ca.pem", {"FLWR_HOME": str(tmp_path / "home")})
+    home = {"FLWR_HOME": str(tmp_path / "home"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    made = Control("127.0.0.1:1", str(tmp_path / "ca.pem"), home)
 
     def prints(what: object) -> Control:
         text = what if isinstance(what, str) else f"cat <<'END'\n{json.dumps(what)}\nEND"
@@ -68,6 +70,6 @@ def test_a_command_that_fails_is_named_with_its_reason(flwr, monkeypatch, answer
         prints(answer).outcome(3)
 
 
-def test_flowers_commands_are_those_of_this_python():
-    assert Path(control.command("python")).parent == Path(sys.executable).parent
-    assert control.command("no-such-command") == "no-such-command"
+def test_flowers_commands_are_those_of_this_python(tmp_path):
+    found = shutil.which("python", path=control.flower_variables(tmp_path)["PATH"])
+    assert Path(found).parent == Path(sys.executable).parent

@@ -11,8 +11,7 @@ from flwr.clientapp import ClientApp
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, FederationError
 from autofedavg.engines.dropin.learner import WeightLearner
 from autofedavg.engines.flower.codec import from_records
-from autofedavg.engines.flower.dropin import learn_weights
-from autofedavg.engines.flower.strategy import LearnedFedAvg
+from autofedavg.engines.flower.dropin import LearnedFedAvg, learn_weights
 from grids import LocalGrid
 from others_job import batch, loss_of, network
 

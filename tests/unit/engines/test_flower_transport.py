@@ -43,7 +43,7 @@ class Node:
         self.asked.append(action)
         about = {"site": self.says}
         if action != "ask":
-            return RecordDict({"about": ConfigRecord(about)})
+            return to_records(Message(), about)
         given = self.answer(from_records(message.content)[0])
         return to_records(given, about) if isinstance(given, Message) else given
 

@@ -42,16 +42,16 @@ def test_a_site_that_had_joined_and_is_gone_is_named_and_so_is_its_return(said):
 def test_who_is_waited_for_is_said_again_when_it_changes_and_after_a_while(said, monkeypatch):
     here = Attendance(Transport(None), ["I", "II"])  # an engine that cannot tell
     here.look()
-    here.heard("I")
+    del here.missing["I"]
     here.look()
     assert said() == ["waiting for I, II", "waiting for II"]
-    here.missed("II", "is not in\x1b this job")
+    here.missing["II"] = "is not in\x1b this job"
     here.look()
     assert said()[2:] == ["waiting for II (is not in\N{REPLACEMENT CHARACTER} this job)"]
     monkeypatch.setattr(joining, "LOG_EVERY", 0.0)
     here.look()
     assert said()[3:] == said()[2:3]
-    here.heard("II")
+    del here.missing["II"]
     here.look()
     assert len(said()) == 4
 

@@ -62,7 +62,7 @@ def test_every_run_under_way_has_a_bar() -> None:
     a.finished(HERE)
     b.failed(HERE, RunError("too bad"))
     assert drawn.visible() == {"study": (2, 3)}
-    assert len(drawn.progress.tasks) == 3  # those of runs that are over are gone
+    assert len(drawn.progress.tasks) == 2  # those of runs that are over are gone
     assert drawn.written.getvalue() == "failed: too bad\n"
 
 

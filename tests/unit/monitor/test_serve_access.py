@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.core.errors import ConfigError
-from autofedavg.monitor.serve.access_check import Access, host_names, listen, token_for
+from autofedavg.monitor.listening import host_names, listen
+from autofedavg.monitor.serve.access_check import Access, token_for
 
 ACCESS = Access(host_names(["Lab.Example"]), "a token of some length")
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from autofedavg.monitor.serve.renderer import SCORES, find
+from autofedavg.monitor.watch.changes import find
 
 
 @pytest.fixture
@@ -59,17 +59,13 @@ def test_a_file_replaced_by_one_of_the_same_size_and_time_is_a_change(home) -> N
     assert find([home]) != before
 
 
-def scores(home) -> dict:
-    return {path: stamp for path, stamp in find([home]).stamps.items() if path.name in SCORES}
-
-
 def test_only_scores_count_for_pictures(home) -> None:
     run = home / "fedavg" / "seed-0"
-    before = scores(home)
+    before = find([home]).scores
     (run / "rounds.jsonl").write_text("{}\n")
-    assert scores(home) == before
+    assert find([home]).scores == before
     (run / "scores.csv").write_text("model\n")
-    assert scores(home) != before
+    assert find([home]).scores != before
 
 
 def test_a_run_named_alone_knows_its_study(home) -> None:

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.core.errors import ConfigError, MissingExtra
-from autofedavg.monitor.serve import access_check, serving
+from autofedavg.monitor import listening
+from autofedavg.monitor.serve import serving
 from autofedavg.monitor.serve.serving import serve
 
 SECRET = "a-token-that-nobody-guesses"
@@ -389,7 +390,7 @@ def test_a_port_of_the_system_is_told(runs, monkeypatch) -> None:
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(access_check.socket, "create_server", refuse)
+    monkeypatch.setattr(listening.socket, "create_server", refuse)
     with pytest.raises(ConfigError, match=r"--port: .* port 80 of 127\.0\.0\.1: permission denied"):
         serve([runs], port=80, show=print, warn=print)
 

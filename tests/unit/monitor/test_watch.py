@@ -56,7 +56,7 @@ def test_bars_and_trends() -> None:
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), max_size=9), st.integers(1, 120))
 def test_sections_fit_and_the_most_important_are_kept(wanted, height) -> None:
     sections = [
-        Section(least, least + more, rank, lambda to, rank=rank: Text(f"{rank}\n" * to.lines))
+        Section(least, least + more, rank, lambda _, height, rank=rank: Text(f"{rank}\n" * height))
         for rank, (least, more) in enumerate(wanted)
     ]
     file = io.StringIO()

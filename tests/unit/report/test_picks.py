@@ -21,7 +21,7 @@ from autofedavg.report.picks import (
     scored_cases,
     shared_seed,
 )
-from autofedavg.report.read import Repeat, Results, Row
+from autofedavg.report.repeats import Repeat, Results, Row
 
 few = st.sampled_from([-0.2, -0.1, 0.0, 0.1, 0.2])  # many ties
 differences = st.dictionaries(

@@ -9,17 +9,20 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 from scipy import ndimage
 
-from autofedavg.tasks.imaging.drawing import COLOURS, View, framed, view
 from autofedavg.tasks.imaging.files import Scan
 from autofedavg.tasks.imaging.panels import (
+    COLOURS,
     FOUND,
     LABEL,
     LineStyle,
+    View,
     borders,
     colours_of,
+    framed,
     panels,
     shades,
     trace,
+    view,
 )
 from autofedavg.tasks.imaging.pipeline import Pipeline
 

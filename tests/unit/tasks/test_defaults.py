@@ -25,7 +25,7 @@ def seen(
         grid, spacing, eight_bit, 0.1, [levels(low, high)] * channels, [(0.0, 1.0)] * channels,
         [levels(*under)] * channels, {0: 100, 1: 10},
     )  # fmt: skip
-    return Fingerprint({"a": [case] * 3, "b": [case]})
+    return Fingerprint({"a": dict.fromkeys("123", case), "b": {"1": case}})
 
 
 def test_ct_is_windowed_by_what_lies_under_the_labels() -> None:

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.report.figures.dirichlet import (
-    HALF_HEIGHT,
-    LEVELS,
-    marginal_intervals,
-    on_triangle,
-    outlines,
-)
+from autofedavg.report.figures.simplex import marginal_intervals
+from autofedavg.report.figures.triangle import HALF_HEIGHT, LEVELS, on_triangle, outlines
 
 betas = st.lists(st.floats(1.01, 60), min_size=3, max_size=3)
 

@@ -32,14 +32,14 @@ def listed(tmp_path):
 def test_axes_are_those_of_the_body_whatever_the_file_has(listed, tmp_path) -> None:
     seen = fingerprint(listed, str(tmp_path / "cache"))
     assert [case.grid for case in seen.cases] == [(9, 8, 7)] * 3 + [(8, 7, 9)] * 3
-    assert seen.sites["a"][0].spacing == pytest.approx((0.5, 0.7, 3.0))
-    assert seen.sites["b"][0].spacing == pytest.approx((0.7, 3.0, 0.5))
+    assert seen.sites["a"]["a0"].spacing == pytest.approx((0.5, 0.7, 3.0))
+    assert seen.sites["b"]["b0"].spacing == pytest.approx((0.7, 3.0, 0.5))
     assert (seen.axes, seen.channels) == (3, 1)
 
 
 def test_intensities_and_classes_are_measured(listed, tmp_path) -> None:
     seen = fingerprint(listed, str(tmp_path / "cache"))
-    case = seen.sites["a"][0]
+    case = seen.sites["a"]["a0"]
     assert case.zeros == pytest.approx(4 / 9)
     assert case.percentiles[0][50] == pytest.approx(100, abs=3)
     assert case.moments[0] == pytest.approx((100, 10), abs=2)

@@ -17,8 +17,8 @@ from scipy import ndimage
 
 from autofedavg.core.errors import DataError
 from autofedavg.experiment.config import parse_study
-from autofedavg.tasks.imaging.drawing import COLOURS, view
 from autofedavg.tasks.imaging.files import Scan
+from autofedavg.tasks.imaging.panels import COLOURS, view
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.inspection.comparison import HIGH, LOW, histogram, normalised
 from autofedavg.tasks.inspection.look import inspect
@@ -131,7 +131,7 @@ def test_normalised_percentiles_are_those_of_the_normalised_image(two) -> None:
     task = Datalist(datalist=str(path), cache=str(path.parent / "cache"))
     for way in ("zscore", "window"):
         how = task.resolved().pipeline.pipeline().model_copy(update={"normalise": way})
-        case = normalised(task.fingerprint(), how).sites["south"][2]
+        case = normalised(task.fingerprint(), how).sites["south"]["case2"]
         expected = np.percentile(normalise(volumes["south", 2][0][None], how)[0], LEVELS)
         np.testing.assert_allclose(case.percentiles[0], expected, atol=2e-3)  # float16
 
@@ -380,7 +380,7 @@ rising = st.lists(st.floats(-1e4, 1e4, width=32), min_size=len(LEVELS), max_size
     st.lists(rising, min_size=1, max_size=4), st.sampled_from(["window", "percentiles", "zscore"])
 )
 def test_normalising_keeps_the_order_and_histograms_hold_every_voxel_once(curves, way) -> None:
-    before = Fingerprint({str(k): [facts(curve)] for k, curve in enumerate(curves)})
+    before = Fingerprint({str(k): {"c": facts(curve)} for k, curve in enumerate(curves)})
     after = normalised(before, Pipeline(normalise=way))
     for case in after.cases:
         assert (np.diff(case.percentiles[0]) >= 0).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.archives.pancreas import SOURCES, Pancreas, PancreasPipeline
+from autofedavg.tasks.archives.pancreas import Pancreas, PancreasPipeline
 from autofedavg.tasks.imaging.files import read_label
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BACKGROUND, Case, arrays, load
@@ -103,7 +103,7 @@ def test_btcv_keeps_organ_eleven_alone(tmp_path) -> None:
     organs[0, 0, :] = range(1, 13)
     organs[0, 0, 10] = 13
     case = write_case(tmp_path, "img0001", image, organs, scaled(2, 2, 3))
-    _, label = load(case._replace(classes=SOURCES["BTCV"].classes), ONE)
+    _, label = load(case._replace(classes=Pancreas().sources["BTCV"].classes), ONE)
     assert np.array_equal(label, mask)
 
 
@@ -112,7 +112,7 @@ def test_msd_counts_the_tumour_as_pancreas(tmp_path) -> None:
     with_tumour = mask.copy()
     with_tumour[tuple(np.argwhere(mask)[0])] = 2
     case = write_case(tmp_path, "pancreas_001", image, with_tumour, scaled(2, 2, 3))
-    _, label = load(case._replace(classes=SOURCES["MSD"].classes), ONE)
+    _, label = load(case._replace(classes=Pancreas().sources["MSD"].classes), ONE)
     assert np.array_equal(label, mask)
 
 
@@ -120,7 +120,7 @@ def test_values_that_are_neither_class_nor_background_are_refused(tmp_path) -> N
     image, mask = ball(9)
     case = write_case(tmp_path, "img0001", image, mask * 14, scaled(2, 2, 3))
     with pytest.raises(DataError, match=r"it holds 14, .*pancreas \[11\], background \[1, 2"):
-        load(case._replace(classes=SOURCES["BTCV"].classes), ONE)
+        load(case._replace(classes=Pancreas().sources["BTCV"].classes), ONE)
 
 
 def test_background_is_no_class_of_its_own(tmp_path) -> None:

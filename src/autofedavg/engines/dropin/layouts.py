@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,12 +45,11 @@ def layout_from(values: Any) -> Layout:
             entries[-1].stop,
             _FLOATS[values["dtype"]],
         )
-        legal = 0 < layout.trainable <= layout.size and layout_values(layout) == values
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError) as error:
-        raise ConfigError("its description of its network cannot be read") from error
-    if not legal:
-        raise ConfigError("its description of its network cannot be read")
-    return layout
+        if 0 < layout.trainable <= layout.size and layout_values(layout) == values:
+            return layout
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError):
+        pass
+    raise ConfigError("its description of its network cannot be read")
 
 
 def difference(one: Layout, other: Layout) -> str:
@@ -69,18 +68,20 @@ def model_from(layout: Layout, state: Mapping[str, Tensor]) -> Model:
         ConfigError: a tensor is missing, unknown, or of another shape or type.
     """
     shapes = _shapes(layout)
-    aliases = {alias for alias, _ in layout.aliases}
-    _refuse((name for name in shapes if name not in state), "has no tensor {}")
-    unknown = (name for name in state if name not in shapes and name not in aliases)
-    _refuse(unknown, "has a tensor {}, which the network does not have")
-    for name, shape in shapes.items():
-        if tuple(state[name].shape) != shape:
+    known, floats = {*shapes, *(alias for alias, _ in layout.aliases)}, {*layout.names}
+    for name in [*shapes, *state]:
+        if name not in state:
+            raise ConfigError(f"its model has no tensor {name}")
+        if name not in known:
+            raise ConfigError(f"its model has a tensor {name}, which the network does not have")
+        tensor, shape = state[name], shapes.get(name)
+        if shape is not None and tuple(tensor.shape) != shape:
             raise ConfigError(
-                f"its model has {name} as {_size(tuple(state[name].shape))}, the network as "
+                f"its model has {name} as {_size(tuple(tensor.shape))}, the network as "
                 f"{_size(shape)}"
             )
-    other = (name for name in layout.names if state[name].dtype != layout.dtype)
-    _refuse(other, f"has {{}} in another type than {layout.dtype}")
+        if name in floats and tensor.dtype != layout.dtype:
+            raise ConfigError(f"its model has {name} in another type than {layout.dtype}")
     return layout.model(state)
 
 
@@ -91,8 +92,3 @@ def _shapes(layout: Layout) -> dict[str, tuple[int, ...]]:
 
 def _size(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "x".join(map(str, shape)) or "one number"
-
-
-def _refuse(names: Iterable[str], wrong: str) -> None:
-    for name in names:
-        raise ConfigError(f"its model {wrong.format(name)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,8 +48,8 @@ class Learned:
     alpha: dict[str, list[float]]
     layers: tuple[str, ...]
     learned: bool
-    events: list[dict[str, Any]] = field(default_factory=list)
-    losses: dict[str, list[float | None]] = field(default_factory=dict)
+    events: list[dict[str, Any]]
+    losses: dict[str, list[float | None]]
 
     def metrics(self) -> dict[str, float]:
         """The round's numbers by name.
@@ -66,13 +66,15 @@ class Learned:
         return found
 
     def __str__(self) -> str:
-        """One line for a log."""
-        if not self.layers:
-            return ", ".join(f"{site} {weights[0]:.4f}" for site, weights in self.alpha.items())
-        return ", ".join(
-            f"{site} {min(weights):.4f} to {max(weights):.4f}"
+        """The weights on one line, for a log."""
+        numbers = {
+            site: f"{min(weights):.4f} to {max(weights):.4f}"
+            if self.layers
+            else f"{weights[0]:.4f}"
             for site, weights in self.alpha.items()
-        )
+        }
+        how = "learned" if self.learned else "kept"
+        return f"{how}: " + ", ".join(f"{site} {number}" for site, number in numbers.items())
 
 
 class WeightLearner:
@@ -169,19 +171,18 @@ class WeightLearner:
         first = plan.gamma.initial(1, plan.layers.P if plan.layers else None)[0]
         beta = torch.stack([self._beta.get(name, first) for name in federation.names])
         done = next(auto_fedavg(federation, plan, Round(t - 1, start, beta)))
-        return self._result(done, federation, layout, plan.layers.names if plan.layers else ())
-
-    def _result(
-        self, done: Round, federation: Federation, layout: Layout, layers: tuple[str, ...]
-    ) -> Learned:
-        """Keeps beta and returns the result."""
         if done.beta is None or done.alpha is None or done.w_k is None or isinstance(done.w, Bank):
             raise TypeError("not a round of Auto-FedAvg")
         self._beta |= dict(zip(federation.names, done.beta, strict=True))
         alpha = among(done.alpha, federation, done.w_k).reshape(len(done.w_k.sites), -1)
-        weights = dict(zip(done.w_k.sites, alpha.tolist(), strict=True))
-        events, losses = federation.take_events(), federation.take_learning_losses()
-        return Learned(layout.state_dict(done.w), weights, layers, done.learned, events, losses)
+        return Learned(
+            layout.state_dict(done.w),
+            dict(zip(done.w_k.sites, alpha.tolist(), strict=True)),
+            plan.layers.names if plan.layers else (),
+            done.learned,
+            federation.take_events(),
+            federation.take_learning_losses(),
+        )
 
     def _joined(self, t: int, addresses: list[str], channel: Channel) -> dict[str, str]:
         """The addresses by site name; asks new sites for their name and their network."""
@@ -195,9 +196,7 @@ class WeightLearner:
                 self._check_network(address, layout)
                 self._names[address] = name
         found: dict[str, str] = {}
-        for address in addresses:
-            if address not in self._names:
-                continue  # the quorum continues without it
+        for address in (a for a in addresses if a in self._names):  # those that have replied
             name = self._names[address]
             if name in found:
                 raise FederationError(

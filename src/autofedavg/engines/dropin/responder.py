@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -71,10 +71,10 @@ class Responder:
 
     def answer(self, verb: str, message: Message) -> Message:
         """Answers a request; an error is a reply too, without the names of files."""
-        verbs = {
+        verbs: dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
             "update_beta": self._update_beta,
-            "differentiate": self._differentiate,
+            "differentiate": lambda message: self._client(message).differentiate(message),
         }
         with self._turn:
             try:
@@ -84,13 +84,11 @@ class Responder:
             except (ConfigError, TrainingError) as error:
                 log.exception("%s: %s", self.site, verb)
                 return Message({}, error_facts(error))
-            except AutoFedAvgError as error:
-                log.exception("%s: %s", self.site, verb)
-                return Message({}, {"error": f"{type(error).__name__} in {verb}"})
             except Exception as error:
                 log.exception("%s: %s", self.site, verb)
-                what = f"{type(error).__name__} in its network, loss or batches"
-                return Message({}, {"error": f"{what}; see this site's own log"})
+                ours = isinstance(error, AutoFedAvgError)
+                place = verb if ours else "its network, loss or batches; see this site's own log"
+                return Message({}, {"error": f"{type(error).__name__} in {place}"})
 
     def _hello(self, message: Message) -> Message:
         layout = layout_values(self._trainer.layout)
@@ -115,9 +113,6 @@ class Responder:
             self._client_state.forget()
         return reply
 
-    def _differentiate(self, message: Message) -> Message:
-        return self._client(message).differentiate(message)
-
     def _client(self, message: Message) -> Client:
         """The client with this run's seed, which comes with every request."""
         seeds = Seeds(int(message.facts["seed"]))
@@ -141,13 +136,10 @@ class _BatchFunction:
             return self._batch(t, s)
 
     def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
-        self._refuse("trained")
+        raise NotImplementedError  # the site's own loop trains
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
-        self._refuse("scored")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise ConfigError(f"the site's own loop has {what} its models", where=self._site)
+        raise NotImplementedError  # and scores
 
 
 def _data(site: str, batches: Batches) -> LocalData:

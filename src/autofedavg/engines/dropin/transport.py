@@ -7,6 +7,7 @@ engine has collected. Models go out with the first step on beta: one message ins
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from autofedavg.core.errors import from_outside
@@ -25,6 +26,7 @@ class Channel(Protocol):
         """Sends each address its message; returns its reply, or why there is none."""
 
 
+@dataclass
 class DropinTransport:
     """The transport of one round.
 
@@ -36,33 +38,35 @@ class DropinTransport:
         S: the steps of LearnAggWeight.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        addresses: Mapping[str, str],
-        trained: Mapping[str, Message] | None = None,
-        extra: Facts | None = None,
-        S: int = 0,
-    ) -> None:
-        self._channel, self._addresses, self._trained = channel, addresses, trained or {}
-        self._extra, self._S = extra or {}, S
-        self._models: dict[str, Message] = {}  # by site: not sent yet
+    channel: Channel
+    addresses: Mapping[str, str]
+    trained: Mapping[str, Message] = field(default_factory=dict)
+    extra: Facts = field(default_factory=dict)
+    S: int = 0
+    _models: dict[str, Message] = field(default_factory=dict, init=False)  # not sent yet
 
     def roster(self) -> list[Site]:
-        return [Site(name, {}) for name in sorted(self._addresses)]
+        return [Site(name, {}) for name in sorted(self.addresses)]
 
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
         if verb == "local_train":
-            return {name: self._trained[name] for name in messages}
+            return {name: self.trained[name] for name in messages}
         if verb == "share_models":
-            self._models |= {name: self._all_models(asked) for name, asked in messages.items()}
+            # All models of the round, also the site's own: its loop need not have kept it.
+            for name, asked in messages.items():
+                arrays = {
+                    f"{kind}/{site}": array
+                    for site in asked.facts["sites"]
+                    for kind, array in self.trained[site].arrays.items()
+                }
+                self._models[name] = Message(arrays, asked.facts)
             return {name: Message() for name in messages}
-        sent = {self._addresses[n]: self._with_models(n, asked) for n, asked in messages.items()}
-        found = self._channel.ask(verb, sent, within)
+        sent = {self.addresses[n]: self._with_models(n, asked) for n, asked in messages.items()}
+        found = self.channel.ask(verb, sent, within)
         replies = {
-            name: _printable(found.get(self._addresses[name], NoReply("no answer")))
+            name: _printable(found.get(self.addresses[name], NoReply("no answer")))
             for name in messages
         }
         for name, reply in replies.items():
@@ -70,21 +74,12 @@ class DropinTransport:
                 self._models.pop(name, None)
         return replies
 
-    def _all_models(self, asked: Message) -> Message:
-        """All models of the round, also the site's own: its loop need not have kept it."""
-        arrays = {
-            f"{kind}/{site}": array
-            for site in asked.facts["sites"]
-            for kind, array in self._trained[site].arrays.items()
-        }
-        return Message(arrays, asked.facts)
-
     def _with_models(self, name: str, message: Message) -> Message:
         if "s" not in message.facts:
             return message
-        facts = {**message.facts, **self._extra}
+        facts = {**message.facts, **self.extra}
         last = int(facts["s"]) + int(facts.get("steps", 1)) - 1
-        facts["keep"] = last < self._S  # whether a later step needs the models
+        facts["keep"] = last < self.S  # whether a later step needs the models
         models = self._models.get(name)
         if models is None:
             return Message(message.arrays, facts)

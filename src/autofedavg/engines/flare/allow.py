@@ -18,12 +18,8 @@ from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 ACCESS_CHECK = "autofedavg.engines.flare.access.SiteAccessCheck"
 ACCESS_FILE = "autofedavg__p_resources.json"  # FLARE's name for more parts of a main process
 
-CODE = (
-    "byoc",
-    "server-predeployed-flwr",
-)  # code in a job, or elsewhere
+CODE = ("byoc", "server-predeployed-flwr")  # in a job, or elsewhere
 FILES = ("shell_commands", "cat", "grep", "head", "ls", "pwd", "tail")  # together, or one by one
-DENIED = (*CODE, *FILES)
 NONE = "none"
 # All other rights of FLARE 2.9. They replace a single word that grants a role every right.
 OTHERS = (
@@ -34,7 +30,7 @@ OTHERS = (
     *("register_study", "list_studies", "show_study", "remove_study"),
     *("add_study_site", "remove_study_site", "add_study_user", "remove_study_user"),
 )
-NO_POLICY = {"format_version": "1.0", "permissions": {"project_admin": "any"}}
+NO_POLICY: dict[str, Any] = {"format_version": "1.0", "permissions": {"project_admin": "any"}}
 _MALFORMED = (OSError, ValueError, AttributeError, TypeError, KeyError)
 
 
@@ -105,35 +101,32 @@ def _resources(path: Path, wanted: str) -> dict[str, Any]:
 def _policy(path: Path) -> tuple[dict[str, Any], list[str], str]:
     """The kit's policy without code and files, the roles that lost these rights, and its source."""
     source = _existing(path)
-    if source is None:  # FLARE would let everybody do everything
-        return *_without_code_and_files(NO_POLICY), "none"
     try:
-        policy = json.loads(source.read_text(encoding="utf-8"))
-        return *_without_code_and_files(policy), "the kit's own" if source == path else "FLARE's"
+        # Without a policy FLARE would let everybody do everything.
+        policy = json.loads(source.read_text(encoding="utf-8")) if source else NO_POLICY
+        roles = {role: _reduced(rights) for role, rights in policy["permissions"].items()}
+        lost = sorted(
+            role for role, rights in policy["permissions"].items() if rights != roles[role]
+        )
+        reduced = {**policy, "permissions": roles}
     except _MALFORMED as error:
-        raise _unreadable(source, error) from error
-
-
-def _without_code_and_files(policy: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The content of an `authorization.json` without these rights, and the roles that had them."""
-    roles = {role: _reduced(rights) for role, rights in policy["permissions"].items()}
-    changed = [role for role, rights in policy["permissions"].items() if rights != roles[role]]
-    return {**policy, "permissions": roles}, sorted(changed)
+        raise _unreadable(source or path, error) from error
+    whose = {None: "none", path: "the kit's own"}.get(source, "FLARE's")
+    return reduced, lost, whose
 
 
 def _reduced(rights: Any) -> Any:
+    """The rights of a role, without those to send code and to read files."""
     if isinstance(rights, dict):
-        return {right: NONE if _is_denied(right) else who for right, who in rights.items()}
+        known = {right: " ".join(right.lower().split()) for right in rights}  # as FLARE does
+        denied = {right for right, name in known.items() if name in (*CODE, *FILES)}
+        return {right: NONE if right in denied else who for right, who in rights.items()}
     if not isinstance(rights, str | list):
         raise TypeError(f"rights are a table, not {type(rights).__name__}")
     if rights == NONE:
         return rights
     # FLARE checks the single word before any named right, so it must be replaced.
     return {**dict.fromkeys(OTHERS, rights), **dict.fromkeys((*CODE, FILES[0]), NONE)}
-
-
-def _is_denied(right: str) -> bool:
-    return " ".join(right.lower().split()) in DENIED  # as FLARE compares them
 
 
 def _existing(path: Path) -> Path | None:

@@ -39,8 +39,8 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error
 from autofedavg.core.trainer import Loss
 from autofedavg.engines.dropin.learner import SETTINGS, WeightLearner
 from autofedavg.engines.dropin.responder import Batches, Responder
+from autofedavg.engines.flare import codec
 from autofedavg.engines.flare.access import AccessCheck
-from autofedavg.engines.flare.codec import decode_bytes, decode_dxo, encode_bytes, encode_dxo
 from autofedavg.engines.flare.transport import VERB, reply_in, send_aux
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import WireError
@@ -48,7 +48,6 @@ from autofedavg.federation.serialization import WireError
 __all__ = ["LearnedFedAvg", "LearnedFedAvgRecipe", "LearnedWeights", "answer_with"]
 
 TOPIC = "autofedavg_dropin"
-AS_DXO = "autofedavg_as_dxo"  # header of a message
 COMPONENT = "learned_weights"
 DEADLINE = 600.0  # seconds that a site has for one reply
 _UNSUPPORTED = ("aggregator", "exclude_vars", "enable_tensor_disk_offload")  # FedAvg's averages
@@ -120,8 +119,7 @@ class LearnedFedAvg(FedAvg):  # type: ignore[misc]
         except AutoFedAvgError as error:
             self.panic(str(error))
             raise
-        how = "learned" if learned.learned else "kept"
-        self.info(f"alpha of round {self.current_round}, {how}: {learned}")
+        self.info(f"alpha of round {self.current_round}, {learned}")
         result = super()._get_aggregated_result()
         arrays = all(isinstance(value, np.ndarray) for value in self._w.values())
         result.params = {
@@ -274,16 +272,14 @@ def _reply(site: str, reply: object, within: float | None) -> Message | NoReply:
 
 def _encode(message: Message) -> Shareable:
     """Models as arrays, which FLARE sends in chunks; all else as one byte string."""
-    as_dxo = any(name.startswith(("values", "gradient")) for name in message.arrays)
-    shareable = encode_dxo(message) if as_dxo else encode_bytes(message)
-    shareable.set_header(AS_DXO, as_dxo)
-    return shareable
+    models = any(name.startswith(("values", "gradient")) for name in message.arrays)
+    return codec.encode_dxo(message) if models else codec.encode_bytes(message)
 
 
 def _decode(shareable: object) -> Message:
     """Decodes what `_encode` encoded, or raises a WireError."""
-    as_dxo = isinstance(shareable, Shareable) and shareable.get_header(AS_DXO) is True
-    return decode_dxo(shareable) if as_dxo else decode_bytes(shareable)
+    plain = isinstance(shareable, Shareable) and codec.MESSAGE in shareable
+    return codec.decode_bytes(shareable) if plain else codec.decode_dxo(shareable)
 
 
 def _tensors(params: Mapping[str, Any]) -> dict[str, Tensor]:

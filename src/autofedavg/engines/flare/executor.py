@@ -41,10 +41,6 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._service: SiteService | None = None
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        if event_type == EventType.START_RUN:
-            self._begin(fl_ctx)
-
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
@@ -53,7 +49,9 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             return make_reply(ReturnCode.TASK_UNKNOWN)
         return self._reply(task_name, shareable, decode_dxo, encode_dxo, fl_ctx, abort_signal)
 
-    def _begin(self, fl_ctx: FLContext) -> None:
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type != EventType.START_RUN:
+            return
         workspace = fl_ctx.get_engine().get_workspace()
         site = fl_ctx.get_identity_name()
         try:
@@ -100,7 +98,12 @@ class AutoFedAvgExecutor(Executor):  # type: ignore[misc]
             if not promise.set_running_or_notify_cancel():
                 return  # the caller has given up
             try:
-                promise.set_result(_encoded(verb, service.answer(verb, decode(request)), encode))
+                reply = service.answer(verb, decode(request))
+                try:
+                    promise.set_result(encode(reply))
+                except Exception as error:
+                    log.exception("%s", verb)
+                    promise.set_result(encode(not_sent(verb, error)))
             except Exception as error:
                 promise.set_exception(error)
 
@@ -126,15 +129,6 @@ def _decode_small(request: object) -> Message:
         names = from_outside(", ".join(sorted(more)))
         raise WireError(f"an aux message must not carry the arrays {names}")
     return message
-
-
-def _encoded(verb: str, reply: Message, encode: Callable[[Message], Shareable]) -> Shareable:
-    """A reply as FLARE carries it, or an error that it cannot be sent."""
-    try:
-        return encode(reply)
-    except Exception as error:
-        log.exception("%s", verb)
-        return encode(not_sent(verb, error))
 
 
 def _site_file(site: str, folder: str) -> Path | None:

@@ -166,7 +166,7 @@ class FlareTransport:
                 result_received_cb=arrived,
             )
             self._controller.send(task=tasks[name], fl_ctx=self._context, targets=[name])
-        lost: set[str] = set()
+        lost: set[str] = set()  # those that can no longer reply
         look, patience = started + LOOK_EVERY, Patience(verb, started)
         while not self._stopped.triggered:
             with news:
@@ -177,7 +177,8 @@ class FlareTransport:
                 news.wait(min(left, POLL))
             patience.look(pending)
             if time.monotonic() > look:
-                lost |= self._lost_among(pending)
+                gone = self._controller.get_client_disconnect_time
+                lost |= {name for name in pending if gone(name)} | self._without_job(pending)
                 look = time.monotonic() + LOOK_EVERY
         with news:
             found = dict(results)
@@ -190,11 +191,6 @@ class FlareTransport:
             else reply_in(found.get(name), decode_dxo, within)
             for name in tasks
         }
-
-    def _lost_among(self, names: Iterable[str]) -> set[str]:
-        """Sites that can no longer reply."""
-        dead = {name for name in names if self._controller.get_client_disconnect_time(name)}
-        return dead | self._without_job(names)
 
 
 def send_aux(

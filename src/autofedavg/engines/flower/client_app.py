@@ -13,11 +13,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
-from autofedavg.engines.flower.codec import ABOUT, about_record, from_records, to_records
+from autofedavg.engines.flower.codec import from_records, to_records
 from autofedavg.engines.flower.context_state import ContextState
 from autofedavg.engines.flower.export import job_text
 from autofedavg.engines.flower.transport import ASK, NAME
 from autofedavg.engines.remote.site_service import SiteService
+from autofedavg.federation.messages import Message as Reply
 from autofedavg.federation.serialization import not_sent
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,7 @@ def ask(message: Message, context: Context) -> Message:
 def name(message: Message, context: Context) -> Message:
     """Says which site this is, where the server's administrator lets a site name itself."""
     with _errors_without_details(message):
-        content = RecordDict({ABOUT: about_record(_about(message, context))})
-        return Message(content, reply_to=message)
+        return Message(to_records(Reply(), _about(message, context)), reply_to=message)
 
 
 def _answer(message: Message, context: Context) -> RecordDict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from autofedavg.federation.messages import Message
 from autofedavg.federation.serialization import WireError, decode, encode
@@ -34,7 +34,7 @@ def from_record(record: object) -> Message:
 
 def to_records(message: Message, about: Mapping[str, str]) -> RecordDict:
     """The content of a Flower message: the message, and the verb or the sender's site."""
-    return RecordDict({ABOUT: about_record(about), MESSAGE: to_record(message)})
+    return RecordDict({ABOUT: ConfigRecord({**about}), MESSAGE: to_record(message)})
 
 
 def from_records(content: RecordDict) -> tuple[Message, dict[str, str]]:
@@ -43,18 +43,7 @@ def from_records(content: RecordDict) -> tuple[Message, dict[str, str]]:
     Raises:
         WireError: the content holds no valid message.
     """
-    return from_record(content.get(MESSAGE)), about_of(content)
-
-
-def about_record(about: Mapping[str, str]) -> ConfigRecord:
-    """Words as a record."""
-    values: dict[str, ConfigRecordValues] = {**about}
-    return ConfigRecord(values)
-
-
-def about_of(content: RecordDict) -> dict[str, str]:
-    """What the content of a Flower message says about it; empty where it says nothing."""
-    record = content.get(ABOUT)
-    if not isinstance(record, ConfigRecord):
-        return {}
-    return {key: value for key, value in record.items() if isinstance(value, str)}
+    about = content.get(ABOUT)
+    words = about.items() if isinstance(about, ConfigRecord) else ()
+    said = {key: value for key, value in words if isinstance(value, str)}
+    return from_record(content.get(MESSAGE)), said

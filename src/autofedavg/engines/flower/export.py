@@ -65,26 +65,22 @@ def export(job: Job, out: Path) -> Path:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("is not an empty folder", where=str(out), remedy="choose another --out")
-    row = job.row.name
     words = {
         "name": app_name(job),
-        "version": __version__,
-        "components": COMPONENTS,
-        "description": quoted(f"{job.study}, {row}, seed {job.seed}"),
-        "job": quoted(job.text()),
-    }
-    about = {
         "study": job.study,
-        "row": row,
+        "row": job.row.name,
         "seed": job.seed,
         "version": __version__,
+        "components": COMPONENTS,
+        "description": quoted(f"{job.study}, {job.row.name}, seed {job.seed}"),
+        "job": quoted(job.text()),
         "sites": ", ".join(job.sites),
         "first": job.sites[0],
     }
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "pyproject.toml").write_text(PYPROJECT.format(**words), encoding="utf-8")
-        (out / "README.md").write_text(README.format(**about), encoding="utf-8")
+        (out / "README.md").write_text(README.format(**words), encoding="utf-8")
     return out
 
 

@@ -34,8 +34,7 @@ class Roster:
 
     def __init__(self, nameless: bool = False) -> None:
         self._nameless = nameless
-        self._connected: set[int] = set()
-        self._registered: dict[int, str] = {}
+        self._connected: Mapping[int, str] = {}  # with the registered names; empty ones without
         self._taken: set[str] = set()  # names ever registered, also of nodes that are away
         self._claims: dict[int, tuple[str | None, float]] = {}  # what a node said, and when
         self._asked: dict[int, float] = {}
@@ -43,11 +42,10 @@ class Roster:
 
     def refresh(self, nodes: Mapping[int, str]) -> None:
         """Updates the connected nodes, each with its registered name or an empty one."""
-        self._connected = set(nodes)
-        self._registered = {node: name for node, name in nodes.items() if name}
-        self._taken.update(self._registered.values())
+        self._connected = nodes
+        self._taken.update(filter(None, nodes.values()))
         for table in (self._claims, self._asked, self._silent):
-            for node in set(table) - self._connected:
+            for node in set(table) - set(nodes):
                 del table[node]
 
     def questions(self, since: float) -> set[int]:
@@ -65,7 +63,7 @@ class Roster:
                 self._claims.pop(node, None)
                 self._silent[node] = now
         resting = {node for node, when in self._silent.items() if now - when < ASK_AGAIN}
-        unknown = self._connected - set(self._registered) - set(self._claims)
+        unknown = {node for node, name in self._connected.items() if not name} - set(self._claims)
         twins = {
             node
             for nodes in self._nodes_by_name().values()
@@ -83,15 +81,15 @@ class Roster:
 
     def contradiction(self, node: int, claim: str) -> str | None:
         """Why a node cannot be what it says: it is registered under another name."""
-        name = self._registered.get(node)
-        if name in (None, claim):
+        name = self._connected.get(node)
+        if not name or name == claim:
             return None
         return f"its node {node} is registered as {name} and calls itself {claim!r}"
 
     def find(self, site: str) -> int | NoReply | None:
         """A site's node, why it has none, or None while names are still awaited."""
         nodes = self._nodes_by_name().get(site, [])
-        if len(nodes) == 1 and (nodes[0] in self._registered or not self._asked):
+        if len(nodes) == 1 and (self._connected[nodes[0]] or not self._asked):
             return nodes[0]
         if self._asked:
             return None
@@ -101,7 +99,7 @@ class Roster:
                 f"two nodes go by this name, {both}; stop one, or register each key under its own "
                 "name (flwr supernode register --name)"
             )
-        strangers = len(self._connected - set(self._registered))
+        strangers = sum(not name for name in self._connected.values())
         if self._nameless or not strangers:
             return NoReply("is not connected")
         return NoReply(
@@ -112,9 +110,9 @@ class Roster:
 
     def _nodes_by_name(self) -> dict[str, list[int]]:
         names: dict[str, list[int]] = {}
-        for node in sorted(self._connected):
+        for node, registered in sorted(self._connected.items()):
             claim = self._claims.get(node, (None, 0.0))[0]
-            name = self._registered.get(node) or (None if claim in self._taken else claim)
+            name = registered or (None if claim in self._taken else claim)
             if name:
                 names.setdefault(name, []).append(node)
         return names

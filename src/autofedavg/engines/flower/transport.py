@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from flwr.app import Message as FlowerMessage
@@ -15,7 +15,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from autofedavg.core.errors import from_outside
-from autofedavg.engines.flower.codec import about_of, from_records, to_records
+from autofedavg.engines.flower.codec import from_records, to_records
 from autofedavg.engines.flower.roster import NAMING, Roster
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.serialization import WireError
@@ -46,18 +46,19 @@ class FlowerTransport:
         self._roster = Roster(nameless)
         # A site may prepare its data for long. It is not asked again meanwhile, since every message
         # starts another process there.
-        self._joining = _Sent(Mailbox(grid))
+        self._joining = Mailbox(grid)
 
     def ask(
         self, verb: str, messages: Mapping[str, Message], within: float | None
     ) -> Mapping[str, Message | NoReply]:
         started = time.perf_counter()
-        sent = self._joining if verb == HELLO else _Sent(Mailbox(self._grid))
+        mailbox = self._joining if verb == HELLO else Mailbox(self._grid)
         try:
-            return _Call(self._grid, self._roster, sent, verb, messages, within).replies()
+            self._roster.refresh({node.node_id: node.name for node in self._grid.get_nodes()})
+            return _Call(self._roster, mailbox, verb, messages, within).replies()
         finally:
             if verb != HELLO:
-                sent.mailbox.close()
+                mailbox.close()
             log.info("%s of %d sites: %.3f s", verb, len(messages), time.perf_counter() - started)
 
     def waiting(self) -> set[str]:
@@ -73,20 +74,24 @@ class Mail(NamedTuple):
 
     node: int
     action: str
-    reply: FlowerMessage | str
+    reply: FlowerMessage | NoReply
 
 
 class Mailbox:
-    """Sends the messages of one call, and looks for each reply in a thread of its own.
+    """Sends messages, and looks for each reply in a thread of its own.
 
     Where a sender died while it sent a reply, Flower waits minutes for the rest. Only the thread of
     that reply waits with it.
+
+    Attributes:
+        sites: those that owe a reply, by their nodes.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._inbox: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._closed = threading.Event()
+        self.sites: dict[int, str] = {}
 
     def send(
         self, action: str, contents: Mapping[int, RecordDict], ttl: float, group: str
@@ -117,114 +122,91 @@ class Mailbox:
         failures = 0
         while not self._closed.wait(LOOK):
             try:
-                replies = list(self._grid.pull_messages([id]))
+                replies: list[FlowerMessage | NoReply] = [*self._grid.pull_messages([id])]
             except Exception as error:  # a hostile reply may raise anything
                 log.warning("cannot read the reply of node %d", node, exc_info=True)
                 failures += 1
-                if failures == FAILURES:
-                    self._inbox.put(Mail(node, action, f"{type(error).__name__} in reading it"))
-                    return
-                continue
+                why = f"its answer cannot be used: {type(error).__name__} in reading it"
+                replies = [NoReply(why)] if failures == FAILURES else []
             if replies:
                 self._inbox.put(Mail(node, action, replies[0]))
                 return
 
 
 @dataclass
-class _Sent:
-    """Messages that await a reply: the sites they went to, by node."""
-
-    mailbox: Mailbox
-    sites: dict[int, str] = field(default_factory=dict)
-
-
 class _Call:
     """One request to some sites."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        sent: _Sent,
-        verb: str,
-        messages: Mapping[str, Message],
-        within: float | None,
-    ) -> None:
-        self._grid, self._roster = grid, roster
-        self._mailbox, self._sent = sent.mailbox, sent.sites
-        self._verb, self._messages, self._within = verb, messages, within
-        self._began, self._patience = time.monotonic(), Patience(verb)
+    roster: Roster
+    mailbox: Mailbox
+    verb: str
+    messages: Mapping[str, Message]
+    within: float | None
+
+    def __post_init__(self) -> None:
+        self._began, self._patience = time.monotonic(), Patience(self.verb)
         self._replies: dict[str, Message | NoReply] = {}
         self._contents: dict[int, RecordDict] = {}
 
     def replies(self) -> dict[str, Message | NoReply]:
-        self._roster.refresh({node.node_id: node.name for node in self._grid.get_nodes()})
         while True:
-            unnamed = self._roster.questions(self._began)
-            if unnamed:
+            if unnamed := self.roster.questions(self._began):
                 questions = {node: RecordDict() for node in unnamed}
-                self._mailbox.send(NAME, questions, NAMING + GRACE, NAME)
+                self.mailbox.send(NAME, questions, NAMING + GRACE, NAME)
             self._send()
-            if not set(self._messages) - set(self._replies):
-                return {site: self._replies[site] for site in self._messages}
-            mail = self._mailbox.next(min(LOOK, self._left()))
+            missing = set(self.messages) - set(self._replies)
+            if not missing:
+                return {site: self._replies[site] for site in self.messages}
+            mail = self.mailbox.next(min(LOOK, self._left()))
             if mail is not None:
                 self._read(mail)
             elif self._left() <= 0:
-                late = NoReply(f"no answer within {self._within:g} s")
-                return {site: self._replies.get(site, late) for site in self._messages}
-            self._patience.look(set(self._messages) - set(self._replies))
+                late = NoReply(f"no answer within {self.within:g} s")
+                return {site: self._replies.get(site, late) for site in self.messages}
+            self._patience.look(missing - set(self._replies))
 
     def _left(self) -> float:
-        if self._within is None:
+        if self.within is None:
             return FOR_EVER
-        return self._began + self._within - time.monotonic()
+        return self._began + self.within - time.monotonic()
 
     def _send(self) -> None:
         """Sends to every site that has a node by now and has not been sent to."""
         contents: dict[int, RecordDict] = {}
-        for site in set(self._messages) - set(self._replies) - set(self._sent.values()):
-            node = self._roster.find(site)
+        sent = self.mailbox.sites
+        for site in set(self.messages) - set(self._replies) - set(sent.values()):
+            node = self.roster.find(site)
             if isinstance(node, NoReply):
                 self._replies[site] = node
             elif node is not None:
-                contents[node] = self._content(site)
-                self._sent[node] = site
+                message = self.messages[site]
+                if id(message) not in self._contents:  # once for all sites with the same message
+                    self._contents[id(message)] = to_records(message, {"verb": self.verb})
+                contents[node] = self._contents[id(message)]
+                sent[node] = site
         if contents:
-            ttl = FOR_EVER if self._verb == HELLO else max(0.0, self._left()) + GRACE
-            reached = self._mailbox.send(ASK, contents, ttl, self._verb)
+            ttl = FOR_EVER if self.verb == HELLO else max(0.0, self._left()) + GRACE
+            reached = self.mailbox.send(ASK, contents, ttl, self.verb)
             for node in set(contents) - reached:
-                self._replies[self._sent.pop(node)] = NoReply("Flower did not take the message")
-
-    def _content(self, site: str) -> RecordDict:
-        """A site's message as records; made once for all sites with the same message."""
-        message = self._messages[site]
-        if id(message) not in self._contents:
-            self._contents[id(message)] = to_records(message, {"verb": self._verb})
-        return self._contents[id(message)]
+                self._replies[sent.pop(node)] = NoReply("Flower did not take the message")
 
     def _read(self, mail: Mail) -> None:
-        if mail.action == ASK:
-            self._replies[self._sent.pop(mail.node)] = self._reply(mail)
+        found = read_reply(mail.reply)
+        claim = None if isinstance(found, NoReply) else found[1].get("site")
+        if mail.action == NAME:
+            self.roster.claim(mail.node, claim)
             return
-        name = None
-        if not isinstance(mail.reply, str) and mail.reply.has_content():
-            name = about_of(mail.reply.content).get("site")
-        self._roster.claim(mail.node, name)
-
-    def _reply(self, mail: Mail) -> Message | NoReply:
-        if isinstance(mail.reply, str):
-            return NoReply(f"its answer cannot be used: {mail.reply}")
-        reply = read_reply(mail.reply)
-        if isinstance(reply, NoReply):
-            return reply
-        message, about = reply
-        wrong = self._roster.contradiction(mail.node, about.get("site", ""))
-        return NoReply(wrong) if wrong else message
+        if not isinstance(found, NoReply):
+            wrong = self.roster.contradiction(mail.node, claim or "")
+            found = NoReply(wrong) if wrong else found
+        reply = found if isinstance(found, NoReply) else found[0]
+        self._replies[self.mailbox.sites.pop(mail.node)] = reply
 
 
-def read_reply(reply: FlowerMessage) -> tuple[Message, dict[str, str]] | NoReply:
+def read_reply(reply: FlowerMessage | NoReply) -> tuple[Message, dict[str, str]] | NoReply:
     """The message in a node's reply, and what the node says about it; or why there is none."""
+    if isinstance(reply, NoReply):
+        return reply
     if reply.has_error():
         reason = from_outside(reply.error.reason or "no reason given")
         return NoReply(f"{reason} (Flower's error {reply.error.code})")

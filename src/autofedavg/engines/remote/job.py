@@ -55,23 +55,13 @@ class Job:
     supervised: bool = False
 
     @classmethod
-    def of(
-        cls,
-        study: str,
-        row: RunConfig,
-        seed: int,
-        sites: Sequence[str],
-        *,
-        wait: float = WAIT,
-        threads: int | None = None,
-        supervised: bool = False,
-    ) -> Job:
-        """The job of a resolved row."""
+    def of(cls, study: str, row: RunConfig, seed: int, sites: Sequence[str], **how: Any) -> Job:
+        """The job of a resolved row; `how` may set `wait`, `threads` and `supervised`."""
         with global_seed(0):
             network = row.task.network()
         row.method.check_network(network, row.T)
         digest = Layout.of(network).describe()
-        return cls(study, row, seed, tuple(sorted(sites)), digest, wait, threads, supervised)
+        return cls(study, row, seed, tuple(sorted(sites)), digest, **how)
 
     @property
     def enough(self) -> int:

@@ -84,24 +84,20 @@ class Attendance:
     """Logs which sites are missing or have left while the server waits; a context manager.
 
     A site that has left owes its reply until a deadline that may be minutes away.
+
+    Attributes:
+        missing: sites that have not replied, and why as far as it is known.
+        left: sites that were connected and are not.
     """
 
     def __init__(self, transport: RemoteTransport, sites: Iterable[str]) -> None:
         self._transport = transport
-        self._missing = dict.fromkeys(sites, "")
+        self.missing = dict.fromkeys(sites, "")
         self._seen: set[str] = set()
         self.left: frozenset[str] = frozenset()
         self._logged: tuple[list[str], float] = ([], 0.0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="autofedavg-joining", daemon=True)
-
-    def heard(self, site: str) -> None:
-        """Records that a site has replied."""
-        self._missing.pop(site, None)
-
-    def missed(self, site: str, reason: str) -> None:
-        """Records why a site has not replied."""
-        self._missing[site] = f" ({from_outside(reason)})"
 
     def look(self) -> None:
         """Checks the connections, and logs what has changed."""
@@ -113,7 +109,10 @@ class Attendance:
             for site in sorted(self.left & here):
                 log.info("site %s is back", site)
             self.left = frozenset(self._seen - here)
-        missing = sorted(site + reason for site, reason in self._missing.copy().items())
+        missing = sorted(
+            f"{site} ({from_outside(reason)})" if reason else site
+            for site, reason in self.missing.copy().items()
+        )
         now = time.monotonic()
         if missing and (missing != self._logged[0] or now - self._logged[1] >= LOG_EVERY):
             log.info("waiting for %s", ", ".join(missing))
@@ -142,8 +141,9 @@ def about_data(said: Said) -> dict[str, Any]:
     }
     for key in DIGESTS:
         parts = {name: facts[key] for name, facts in sorted(said.items())}
-        if all(parts.values()):
-            about[key] = _joint_digest(parts)
+        if all(parts.values()):  # sites that each hold the whole data set have one digest
+            joint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+            about[key] = joint if len(set(parts.values())) > 1 else parts.popitem()[1]
     return about
 
 
@@ -160,18 +160,16 @@ def join(job: Job, transport: RemoteTransport, known: Said) -> Said:
     """
     said: Said = {}
     until = time.monotonic() + job.wait
-    missing: dict[str, str] = dict.fromkeys(job.sites, "never heard of")
     refused: list[AutoFedAvgError] = []
     with Attendance(transport, job.sites) as attendance:
+        missing = attendance.missing
         while missing and (left := until - time.monotonic()) > 0:
             hello = dict.fromkeys(missing, Message({}, {"version": __version__}))
             for site, reply in transport.ask("hello", hello, min(HELLO, left)).items():
                 if isinstance(reply, NoReply):
                     missing[site] = reply.reason
-                    attendance.missed(site, reply.reason)
                     continue
                 del missing[site]
-                attendance.heard(site)
                 try:
                     said[site] = _checked(job, site, reply.facts, known.get(site))
                 except (ConfigError, DataError) as error:
@@ -187,7 +185,7 @@ def join(job: Job, transport: RemoteTransport, known: Said) -> Said:
     absent = sorted(missing)
     if absent and (len(said) < job.enough or not all(site in known for site in absent)):
         raise FederationError(
-            f"did not join within {job.wait:g} s ({missing[absent[0]]}); "
+            f"did not join within {job.wait:g} s ({missing[absent[0]] or 'never heard of'}); "
             f"{len(said)} of {len(job.sites)} sites have joined",
             client=", ".join(absent),
             call="hello",
@@ -245,10 +243,3 @@ def _error_alone(reply: Message | NoReply) -> Message | NoReply:
     if "error" in reply.facts:
         return Message({}, {"error": from_outside(reply.facts["error"])})
     return reply
-
-
-def _joint_digest(parts: Mapping[str, str]) -> str:
-    """One digest for all sites; if every site has the whole data set, their common digest."""
-    if len(set(parts.values())) == 1:
-        return next(iter(parts.values()))
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

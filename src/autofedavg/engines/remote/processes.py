@@ -59,12 +59,7 @@ class ProcessGuard:
 
     def close(self) -> None:
         """Kills all processes and waits for their end; may be called again."""
-        if self._process.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._process.communicate()  # it ends when its standard input does
 
     def _ask(self, request: dict[str, Any]) -> Any:
         pipe, answers = self._process.stdin, self._process.stdout
@@ -95,7 +90,9 @@ def main() -> None:
     try:
         _serve(parent)
     finally:
-        _end_all()
+        while _kill(set(_children())):  # orphans become children of this process
+            time.sleep(0.01)
+            _reaped()
 
 
 def _serve(parent: int) -> None:
@@ -103,29 +100,26 @@ def _serve(parent: int) -> None:
     started: set[int] = set()
     # Dead processes are reaped at once: FLARE's jobs continue while their parent's ID exists.
     signal.signal(signal.SIGCHLD, lambda *_: dead.update(_reaped()))
-    rest = b""
     while os.getppid() == parent:
         if not select.select([sys.stdin], [], [], LOOK)[0]:
             continue
-        read = os.read(sys.stdin.fileno(), 65536)
-        if not read:
+        line = sys.stdin.readline()  # one at a time: the parent waits for each answer
+        if not line:
             return
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            answer: Any = True
-            if "start" in request:
-                # The new process may have the ID of a dead one; no signal may come in between.
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-                started.add(answer := _start(request))
-                dead.discard(answer)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            elif "alive" in request:
-                answer = request["alive"] not in dead
-            else:
-                while _kill(set(_children()) - started):
-                    time.sleep(0.01)
-            os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+        request = json.loads(line)
+        answer: Any = True
+        if "start" in request:
+            # The new process may have the ID of a dead one; no signal may come in between.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            started.add(answer := _start(request))
+            dead.discard(answer)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        elif "alive" in request:
+            answer = request["alive"] not in dead
+        else:
+            while _kill(set(_children()) - started):
+                time.sleep(0.01)
+        os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
 def _start(request: dict[str, Any]) -> int:
@@ -159,13 +153,6 @@ def _reaped() -> list[int]:
         while number := os.waitpid(-1, os.WNOHANG)[0]:
             found.append(number)
     return found
-
-
-def _end_all() -> None:
-    """Kills children until none is left; orphans become children of this process."""
-    while _kill(set(_children())):
-        time.sleep(0.01)
-        _reaped()
 
 
 def _kill(processes: set[int]) -> set[int]:

@@ -77,12 +77,10 @@ class SiteService:
             except TrainingError as error:
                 log.exception("%s: %s", self.site, verb)
                 what = error.what
-            except AutoFedAvgError as error:
-                log.exception("%s: %s", self.site, verb)
-                what = f"{type(error).__name__}; see this site's own log"
             except Exception as error:
                 log.exception("%s: %s", self.site, verb)
-                what = f"{type(error).__name__} in {verb}; see this site's own log"
+                place = "" if isinstance(error, AutoFedAvgError) else f" in {verb}"
+                what = f"{type(error).__name__}{place}; see this site's own log"
         return Message({}, {"error": what})
 
     def history(self) -> Facts:
@@ -107,7 +105,7 @@ class SiteService:
     def _ready(self) -> tuple[Client, Policy]:
         """The client, with its data prepared, and its policy; made at the first request."""
         if self._client is None or self._policy is None:
-            job = self._read()
+            job = self._job()
             mine = read_site_file(self._local)
             task = mine.placed(job.row.task, str(self._local))
             threads = mine.threads or job.threads
@@ -154,7 +152,7 @@ class SiteService:
         if mine is not None and mine != data_digest(self._said):
             raise Refused("its data are not those it joined this run with")
 
-    def _read(self) -> Job:
+    def _job(self) -> Job:
         try:
             job = Job.read(self._text, "the job")
         except AutoFedAvgError as error:

@@ -178,23 +178,17 @@ class Simulator:
         trainer = LocalTrainer(network, problem.loss, training, self.device, problem.steady)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.plan.threads)
-        names = [site.name for site in self._sites]
-        self._arena = Arena(names, trainer.layout, self.device, self.plan.workers > 1)
-        shares = share_out(self._sites, self.plan.workers, training)
+        names, forked = [site.name for site in self._sites], self.plan.workers > 1
+        self._arena = arena = Arena(names, trainer.layout, self.device, forked)
+        clients = {
+            name: Client(name, problem.sites[name], trainer, seeds, arena.client_state(name))
+            for name in names
+        }
         self._groups = [
-            group_of(
-                {
-                    name: Client(
-                        name, problem.sites[name], trainer, seeds, self._arena.client_state(name)
-                    )
-                    for name in share
-                }
-            )
-            for share in shares
+            group_of({name: clients[name] for name in share})
+            for share in share_out(self._sites, self.plan.workers, training)
         ]
-        self._workers = (
-            [Worker(group, self._arena) for group in self._groups] if self.plan.workers > 1 else []
-        )
+        self._workers = [Worker(group, arena) for group in self._groups if forked]
         atexit.register(self.close)
         log.info("%d workers of %d threads for %d clients", *self.plan, len(names))
 
@@ -207,12 +201,7 @@ class Simulator:
         if not self._workers:
             return self._groups[0].answer(verb, messages)
         packed = self._arena.pack(messages)
-        busy = []
-        for worker in self._workers:
-            share = {name: packed[name] for name in worker.names if name in packed}
-            if share:
-                worker.send(verb, share)
-                busy.append(worker)
+        busy = [worker for worker in self._workers if worker.send(verb, packed)]
         asked = time.monotonic()
         answers: dict[str, Message | NoReply] = {}
         failure: AutoFedAvgError | None = None
@@ -242,7 +231,13 @@ class Simulator:
 
 def share_out(sites: Sequence[Site], workers: int, training: Training) -> list[list[str]]:
     """Deals clients to workers, the longest jobs first, so that all end at about the same time."""
-    cost = {site.name: _effort(site, training) for site in sites}
+    per_step, epochs = training.iterations * training.batch_size, training.epochs
+    cost = {
+        # Cases seen in a round; a forward pass is a third of a step.
+        site.name: (epochs * site.cases["train"] or per_step)
+        + 2 * site.cases.get("validation", 0) / 3
+        for site in sites
+    }
     piles: list[list[str]] = [[] for _ in range(min(workers, len(sites)))]
     loads = [0.0] * len(piles)
     for name in sorted(cost, key=lambda name: (-cost[name], name)):
@@ -250,9 +245,3 @@ def share_out(sites: Sequence[Site], workers: int, training: Training) -> list[l
         piles[lightest].append(name)
         loads[lightest] += cost[name]
     return [sorted(pile) for pile in piles]
-
-
-def _effort(site: Site, training: Training) -> float:
-    """A client's work in a round, counted in cases seen: a forward pass is a third of a step."""
-    trained = training.epochs * site.cases["train"] or training.iterations * training.batch_size
-    return trained + 2 * site.cases.get("validation", 0) / 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -93,6 +94,15 @@ def _pictures(client: Client) -> PictureSite:
     return cast(PictureSite, client.data)
 
 
+@contextmanager
+def _error_as_reply(answers: dict[str, Message], name: str) -> Iterator[None]:
+    """Makes an error the reply of one client; the others go on."""
+    try:
+        yield
+    except AutoFedAvgError as error:
+        answers[name] = Message({}, error_facts(error))
+
+
 class Draw(NamedTuple):
     """A batch, and what a sample of alpha is drawn with: once."""
 
@@ -119,23 +129,30 @@ class StackedGroup(ClientGroup):
         )
         if verb == "update_beta" and known and self._alike(messages):
             return self._weigh(messages)
-        if verb != "local_train" or not known:
-            if verb == "local_train":
-                self._say("as a request asks for more than the stack")
-            return super().answer(verb, messages)
+        if verb == "local_train" and known:
+            return self._train_all(messages)
+        if verb == "local_train":
+            self._say("as a request asks for more than the stack")
+        return super().answer(verb, messages)
+
+    def _train_all(self, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Carries out local trainings: those that differ only in models and data, together."""
         answers: dict[str, Message] = {}
         alike: dict[tuple[Any, ...], dict[str, LocalTraining]] = {}
         for name, message in messages.items():
-            try:
+            with _error_as_reply(answers, name):
                 job = self._clients[name].training_of(message)
                 if isinstance(job, Message):
                     answers[name] = job
                 else:
                     alike.setdefault((job.rate, job.rule, job.training, job.form), {})[name] = job
-            except AutoFedAvgError as error:
-                answers[name] = Message({}, error_facts(error))
         for jobs in alike.values():
-            answers |= self._train(jobs) if self._fits(jobs) else self._train_apart(jobs)
+            if self._fits(jobs):
+                self._train(jobs, answers)
+                continue
+            for name, job in jobs.items():
+                with _error_as_reply(answers, name):
+                    answers[name] = self._clients[name].train(job)
         return {name: answers[name] for name in messages}
 
     def _say(self, why: str) -> None:
@@ -154,17 +171,7 @@ class StackedGroup(ClientGroup):
         layers = _layers(self._clients[name], job.form)
         return layers is not None and fits(layers, job.training.batch_size)
 
-    def _train_apart(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Message]:
-        answers = {}
-        for name, job in jobs.items():
-            try:
-                answers[name] = self._clients[name].train(job)
-            except AutoFedAvgError as error:
-                answers[name] = Message({}, error_facts(error))
-        return answers
-
-    def _train(self, jobs: Mapping[str, LocalTraining]) -> dict[str, Message]:
-        """Carries out local trainings that differ in nothing but their models and data."""
+    def _train(self, jobs: Mapping[str, LocalTraining], answers: dict[str, Message]) -> None:
         some = next(iter(jobs.values()))
         stack = self._stack(some.form)
         work, seeds = {}, {}
@@ -182,15 +189,11 @@ class StackedGroup(ClientGroup):
             (name, job.t + 1, job.training): self._steps(name, job.t + 1, job.training)
             for name, job in jobs.items()
         }
-        answers = {}
         for name, job in jobs.items():
             k = self._number[name]
             model = Model(stack.model(k), no_counters(stack.device))
-            try:
+            with _error_as_reply(answers, name):
                 answers[name] = self._clients[name].trained(job, model, losses[k])
-            except AutoFedAvgError as error:
-                answers[name] = Message({}, error_facts(error))
-        return answers
 
     def _alike(self, messages: Mapping[str, Message]) -> bool:
         """Whether all take one step from the same beta and models, without dropout."""
@@ -214,18 +217,14 @@ class StackedGroup(ClientGroup):
         answers: dict[str, Message] = {}
         work: dict[str, Draw] = {}
         for name in messages:
-            try:
+            with _error_as_reply(answers, name):
                 ready = self._drawn.pop((name, t, s, split), None)
                 work[name] = ready or self._draw(name, t, s, split)
-            except AutoFedAvgError as error:
-                answers[name] = Message({}, error_facts(error))
         if work:
             thetas, losses = self._weighed(work, next(iter(messages.values())))
             for name, theta, loss in zip(work, thetas.unbind(), losses, strict=True):
-                try:
+                with _error_as_reply(answers, name):
                     answers[name] = self._clients[name].weighed(theta, loss, how)
-                except AutoFedAvgError as error:
-                    answers[name] = Message({}, error_facts(error))
         return {name: answers[name] for name in messages}
 
     def _weighed(self, work: Mapping[str, Draw], message: Message) -> tuple[Tensor, list[float]]:

@@ -44,7 +44,7 @@ class Arena:
         self, names: Sequence[str], layout: Layout, device: torch.device, shared: bool
     ) -> None:
         counters = sum(shape.numel() for _, shape in layout.counters)
-        rows = len(names) + 1
+        rows = len(names) + 1  # the last one for everybody
         make = _shared_zeros if shared else torch.zeros
         self._tables = {
             "values": make((rows, layout.size), dtype=layout.dtype).to(device),
@@ -53,7 +53,6 @@ class Arena:
         if shared:
             self._tables["gradient"] = make((rows, layout.trainable), dtype=layout.dtype)
         self._row = {name: k for k, name in enumerate(names)}
-        self._everybody = len(names)
 
     def client_state(self, name: str) -> ArenaState:
         return ArenaState(self, self._row[name])
@@ -68,25 +67,22 @@ class Arena:
         row of that client.
         """
         models = {id(message.arrays.get("values")) for message in messages.values()}
-        common = len(models) == 1
-        return {
-            name: (
-                {
-                    key: self._place(key, array, self._everybody if common else self._row[name])
-                    for key, array in message.arrays.items()
-                },
-                message.facts,
-            )
-            for name, message in messages.items()
-        }
+        homes = dict.fromkeys(messages, len(self._row)) if len(models) == 1 else self._row
+        return {name: self._packed(message, homes[name]) for name, message in messages.items()}
 
-    def pack_answer(self, name: str, answer: Message) -> Packed:
-        row = self._row[name]
-        return {k: self._place(k, a, row) for k, a in answer.arrays.items()}, answer.facts
+    def pack_answers(self, answers: Mapping[str, Message]) -> dict[str, Packed]:
+        return {name: self._packed(answer, self._row[name]) for name, answer in answers.items()}
 
     def unpack(self, packed: Packed) -> Message:
         arrays, facts = packed
-        return Message({key: self._find(what) for key, what in arrays.items()}, facts)
+        found = {
+            key: self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
+            for key, what in arrays.items()
+        }
+        return Message(found, facts)
+
+    def _packed(self, message: Message, home: int) -> Packed:
+        return {k: self._place(k, a, home) for k, a in message.arrays.items()}, message.facts
 
     def _place(self, key: str, array: Tensor, home: int) -> Any:
         kind, _, site = key.partition("/")
@@ -99,9 +95,6 @@ class Arena:
         if place.data_ptr() != array.data_ptr():
             place.copy_(array)
         return (kind, row)
-
-    def _find(self, what: Any) -> Tensor:
-        return self._tables[what[0]][what[1]] if isinstance(what, tuple) else torch.tensor(what)
 
 
 class ArenaState(ClientState):
@@ -138,10 +131,14 @@ class Worker:
         self._bell = select.poll()  # made once: `Connection.poll` makes one at every call
         self._bell.register(self._pipe, select.POLLIN)
 
-    def send(self, verb: str, packed: Mapping[str, Packed]) -> None:
-        with contextlib.suppress(OSError):  # a dead worker: `receive` says so
-            self._asked, self._verb = self._asked + 1, verb
-            self._pipe.send((self._asked, verb, dict(packed)))
+    def send(self, verb: str, packed: Mapping[str, Packed]) -> bool:
+        """Sends the messages to this worker's clients; says whether there are any."""
+        mine = {name: packed[name] for name in self.names if name in packed}
+        if mine:
+            with contextlib.suppress(OSError):  # a dead worker: `receive` says so
+                self._asked, self._verb = self._asked + 1, verb
+                self._pipe.send((self._asked, verb, mine))
+        return bool(mine)
 
     def receive(self, within: float | None, asked: float) -> dict[str, Message | NoReply]:
         """The group's replies, if they come within so many seconds of the request.
@@ -166,8 +163,9 @@ class Worker:
     def _rings(self, within: float | None, asked: float) -> bool:
         """Waits until there is something to read, or the time is over; says who is waited for."""
         waited = patience.Patience(self._verb, asked)
+        until = math.inf if within is None else asked + within
         while True:
-            left = math.inf if within is None else _left(within, asked)
+            left = max(0.0, until - time.monotonic())
             pause = min(left, patience.MINUTE)
             if self._bell.poll(1000 * pause):
                 return True
@@ -245,13 +243,9 @@ def _answer(
     """("answers", by name), or ("error", its traceback): the parent raises it."""
     try:
         answers = group.answer(verb, {name: arena.unpack(what) for name, what in packed.items()})
-    except Exception as error:
-        return "error", "".join(traceback.format_exception(error))
-    return "answers", {name: arena.pack_answer(name, message) for name, message in answers.items()}
-
-
-def _left(within: float, asked: float) -> float:
-    return max(0.0, asked + within - time.monotonic())
+    except Exception:
+        return "error", traceback.format_exc()
+    return "answers", arena.pack_answers(answers)
 
 
 def _shared_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -1,23 +1,17 @@
-"""Who may read the served report: where it listens, host names of requests, and the token."""
+"""Who may read the served report: host names of requests, and the token."""
 
 from __future__ import annotations
 
-import errno
-import ipaddress
 import os
 import re
 import secrets
-import socket
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autofedavg.core.errors import ConfigError
+from autofedavg.monitor.listening import HOST, host_name
 
 TOKEN = "AUTOFEDAVG_TOKEN"  # noqa: S105 - the variable's name
 SHORTEST = 16
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_IPV6 = r"\[[0-9a-f.]*(?::[0-9a-f.]*){2,8}\]"
-_HOST = re.compile(rf"({_IPV6}|[^\s:@/\[\]]{{1,253}})(:[0-9]{{1,5}})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,7 +29,7 @@ class Access:
 
     def knows(self, host: str, here: str) -> bool:
         """Whether the Host header names this server; `here` is the address that was reached."""
-        found = _HOST.fullmatch(host)
+        found = HOST.fullmatch(host)
         return found is not None and found[1].lower() in {*self.names, host_name(here)}
 
     def opens(self, offered: str) -> bool:
@@ -51,59 +45,6 @@ class Access:
 
 def _same(one: str, other: str) -> bool:
     return secrets.compare_digest(one.encode(errors="replace"), other.encode())
-
-
-def host_name(host: str) -> str:
-    """A name or address as a Host header has it: IPv6 in brackets, without a zone."""
-    bare = host.strip("[]").partition("%")[0].removeprefix("::ffff:").lower()
-    return f"[{bare}]" if ":" in bare else bare
-
-
-def host_names(allowed: Iterable[str]) -> frozenset[str]:
-    """The names a request may use: these and the loopback's; ConfigError if one is no name."""
-    for name in allowed:
-        found = _HOST.fullmatch(host_name(name))
-        if not found or found[2]:
-            remedy = "name it without http:// and port, e.g. lab.example.org"
-            raise ConfigError(f"{name!r} is not a host name", where="--allow-host", remedy=remedy)
-    return frozenset([*LOOPBACK, *map(host_name, allowed)])
-
-
-def listen(host: str, port: int, expose: bool) -> tuple[socket.socket, str, bool]:
-    """A listening socket, the host name to show, and whether other machines can reach it.
-
-    Raises:
-        ConfigError: the address or port cannot be used, or `expose` does not fit the address.
-    """
-    try:
-        found = socket.getaddrinfo(host.strip("[]") or " ", port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise _wrong("--host", f"{host!r} is not an address of this machine ({error})") from None
-    addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
-    exposed = not all(address.is_loopback for address in addresses)
-    if exposed and not expose:
-        remedy = "keep to 127.0.0.1 and use an ssh tunnel, or add --expose"
-        raise _wrong("--host", f"{host} can be reached from other machines", remedy)
-    if expose and not exposed:
-        remedy = "name an address with --host, e.g. --host 0.0.0.0"
-        raise _wrong("--expose", f"{host} cannot be reached from other machines", remedy)
-    family, where = found[0][0], (str(addresses[0]), port)
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    try:
-        listener = socket.create_server(where, family=family, dualstack_ipv6=both)
-    except OSError as error:
-        reason = f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0).lower()}"
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise _wrong("--host", reason) from None
-        remedy = "choose another with --port, or any free one with --port 0"
-        raise _wrong("--port", reason, remedy) from None
-    name = socket.gethostname() if addresses[0].is_unspecified else host
-    return listener, host_name(name), exposed
-
-
-def _wrong(where: str, what: str, remedy: str = "") -> ConfigError:
-    default = "name an address of this machine, or leave it out for 127.0.0.1"
-    return ConfigError(what, where=where, remedy=remedy or default)
 
 
 def token_for(needed: bool) -> tuple[str | None, bool]:

@@ -7,8 +7,8 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from autofedavg.core.errors import ConfigError, RunError, missing_extra
-from autofedavg.monitor.serve.access_check import TOKEN, Access, host_names, listen, token_for
+from autofedavg.monitor.listening import host_names, listen
+from autofedavg.monitor.serve.access_check import TOKEN, Access, token_for
 from autofedavg.monitor.serve.renderer import Renderer, build_report
 
 EXPOSED = (
@@ -62,7 +63,12 @@ def serve(
         secret, new = token_for(exposed or token)
         access = Access(names | host_names([name, host]), secret)
         renderer = Renderer(paths, partial(build, baseline=baseline), every, warn)
-        thread = stack.enter_context(_answering(listener, access, renderer))
+        server = _server(listener, access, renderer)
+        # The main thread builds and is stopped by signals; this one answers.
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        stack.callback(thread.join, 3)
+        stack.callback(setattr, server, "should_exit", True)
         port = listener.getsockname()[1]
         url = f"http://{name}:{port}/"
         inside = f"{url}?token={quote(secret, safe='')}" if secret else url
@@ -73,7 +79,9 @@ def serve(
             warn(EXPOSED.format(port=port, machine=socket.gethostname()))
         warn("read-only; the page refreshes itself; Ctrl-C ends the server")
         if browse:
-            stack.enter_context(_browser(inside, bool(secret), warn))
+            private = stack.enter_context(tempfile.TemporaryDirectory(prefix="autofedavg-"))
+            page = Path(private) / "open.html" if secret else None
+            threading.Thread(target=_browse, args=(inside, page, warn), daemon=True).start()
         while not stop.wait(renderer.update()):
             if not thread.is_alive():
                 raise RunError("the server has stopped by itself", remedy="start it again")
@@ -82,7 +90,7 @@ def serve(
 def _end_by_signals(stop: threading.Event) -> None:
     """Ends the process with code 0 on Ctrl-C and SIGTERM, also in the middle of a build."""
 
-    def end(_number: int, _frame: object) -> None:
+    def end(*_: object) -> None:
         stop.set()  # in the middle of an import, the exit may get lost
         raise SystemExit(0)
 
@@ -91,11 +99,7 @@ def _end_by_signals(stop: threading.Event) -> None:
             signal.signal(number, end)
 
 
-@contextmanager
-def _answering(
-    listener: socket.socket, access: Access, renderer: Renderer
-) -> Iterator[threading.Thread]:
-    """Answers requests in a thread, since the main one builds and is stopped by signals."""
+def _server(listener: socket.socket, access: Access, renderer: Renderer) -> Any:
     try:
         import uvicorn
 
@@ -118,28 +122,12 @@ def _answering(
         timeout_graceful_shutdown=1,
     )
     config.load()  # its imports; in the thread, one that a signal breaks off here could block them
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        server.should_exit = True
-        thread.join(3)
+    return uvicorn.Server(config)
 
 
-@contextmanager
-def _browser(url: str, secret: bool, warn: Print) -> Iterator[None]:
-    """Opens a browser; a token goes by a private file, since all users see arguments."""
-
-    def go(target: str) -> None:
-        if not webbrowser.open(target):
-            warn("no browser could be opened: open the address yourself")
-
-    with tempfile.TemporaryDirectory(prefix="autofedavg-") as folder:
-        if secret:
-            page = Path(folder) / "open.html"
-            page.write_text(f'<meta http-equiv="refresh" content="0;url={escape(url)}">')
-            url = page.as_uri()
-        threading.Thread(target=go, args=(url,), daemon=True).start()
-        yield
+def _browse(url: str, page: Path | None, warn: Print) -> None:
+    """Opens a browser; an address with a token goes by a private page: all users see arguments."""
+    if page:
+        page.write_text(f'<meta http-equiv="refresh" content="0;url={escape(url)}">')
+    if not webbrowser.open(page.as_uri() if page else url):
+        warn("no browser could be opened: open the address yourself")

@@ -48,28 +48,25 @@ def web_app(access: Access, cookie: str, newest: Callable[[], Rendering]) -> Sta
             response.headers.setdefault(name, value)
         return response
 
-    async def page(_: Request) -> Response:
-        shown = newest()
-        return HTMLResponse(shown.page, headers={"ETag": f'"{shown.version}"'})
-
-    async def version(_: Request) -> Response:
-        return JSONResponse(newest().facts())
-
-    async def file(request: Request) -> Response:
-        name, made = request.path_params["name"], newest().files
-        if name not in made:
+    async def answer(request: Request) -> Response:
+        shown, name = newest(), request.path_params["name"]
+        if not name:
+            return HTMLResponse(shown.page, headers={"ETag": f'"{shown.version}"'})
+        if name == "version":
+            return JSONResponse(shown.facts())
+        if name not in shown.files:
             raise HTTPException(404)
         try:
-            content = made[name]()
+            content = shown.files[name]()
         except Exception:  # one file must not take the server down, whatever the reason
             log.warning("%s could not be made", name, exc_info=True)
             raise HTTPException(500) from None
         kind = guess_type(name)[0] or "application/octet-stream"
-        shown = {} if kind.startswith(SHOWN) else {"Content-Disposition": "attachment"}
-        return Response(content, 200, {"Content-Security-Policy": FILE_POLICY, **shown}, kind)
+        kept = {} if kind.startswith(SHOWN) else {"Content-Disposition": "attachment"}
+        return Response(content, 200, {"Content-Security-Policy": FILE_POLICY, **kept}, kind)
 
     return Starlette(
-        routes=[Route("/", page), Route("/version", version), Route("/{name:path}", file)],
+        routes=[Route("/{name:path}", answer)],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
         exception_handlers={HTTPException: lambda _, error: _error(error)},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autofedavg.monitor.trackers.points import LAST, flat
@@ -58,7 +58,6 @@ class MlflowLog:
         self._doubtful = True
         self._add(t, time, points)
         self._client.set_terminated(self._id, "FINISHED", end_time=_milliseconds(time))
-        self.complete = True
 
     def close(self, state: str = "") -> None:
         if state:
@@ -93,40 +92,29 @@ class MlflowLog:
         """Settings as parameters, environment as tags; an existing parameter stays."""
         from mlflow.entities import Param, RunTag
 
-        settings = [
-            Param(key, value[:LONGEST])
-            for key, value in flat(source.config)
-            if key not in run.data.params
-        ]
         about = {key: value for key, value in source.environment.items() if key != "resumed"}
         about["data"] = {key: value for key, value in about["data"].items() if key != "cases"}
         about["folder"] = str(source.folder)
+        settings = [
+            (key, value) for key, value in flat(source.config) if key not in run.data.params
+        ]
+        self._send("params", [Param(key, value[:LONGEST]) for key, value in settings])
         tags = [RunTag(f"autofedavg.{key}", value[:LONGEST]) for key, value in flat(about)]
-        for some in _chunks(settings):
-            self._client.log_batch(self._id, params=some)
-        for some in _chunks(tags):
-            self._client.log_batch(self._id, tags=some)
+        self._send("tags", tags)
         self._client.update_run(self._id, status="RUNNING")
 
     def _add(self, t: int, time: float, points: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        at = _milliseconds(time)
-        metrics = [
-            Metric(name, value, at, t)
-            for name, value in points.items()
-            if not (self._doubtful and self._has(name, t))
-        ]
-        for some in _chunks(metrics):
-            self._client.log_batch(self._id, metrics=some)
+        new = [name for name in points if not (self._doubtful and self._has(name, t))]
+        self._send("metrics", [Metric(name, points[name], _milliseconds(time), t) for name in new])
+
+    def _send(self, kind: str, entries: Sequence[Any]) -> None:
+        for start in range(0, len(entries), AT_ONCE):
+            self._client.log_batch(self._id, **{kind: entries[start : start + AT_ONCE]})
 
     def _has(self, name: str, t: int) -> bool:
         return any(metric.step == t for metric in self._client.get_metric_history(self._id, name))
-
-
-def _chunks(items: Iterable[Any]) -> list[list[Any]]:
-    every = list(items)
-    return [every[start : start + AT_ONCE] for start in range(0, len(every), AT_ONCE)]
 
 
 def _milliseconds(time: float) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 from autofedavg.core.evaluation import loss_ends, summarise
 from autofedavg.core.scores import Scores
 
+COLUMNS = ("global_test_avg", "local_avg", "local_gen")  # of the paper's tables
 # Names of our own that a site's name must not take, in any group.
-RESERVED = ("mean", "all", "down", "up", "global_test_avg", "local_avg", "local_gen")
+RESERVED = ("mean", "all", "down", "up", *COLUMNS)
 LONGEST = 200  # letters of a site's name
 _ODD = re.compile(r"[^\w.\- ]")
 LAST = "seconds/all"  # written after all other numbers of a round: where it is, they are
@@ -39,26 +40,27 @@ def site_names(sites: Iterable[str]) -> dict[str, str]:
 
 def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
     """The numbers of one line of rounds.jsonl; `LAST` is the last."""
-    found: dict[str, float | None] = {}
-    validation = line["validation"] or {}
-    test = line.get("test") or {}
-    found |= {"validation/mean": validation.get("mean"), "test/mean": test.get("mean")}
+    validation, test = line["validation"] or {}, line.get("test") or {}
+    found = {"validation/mean": validation.get("mean"), "test/mean": test.get("mean")}
     for group, values in (
-        ("validation", validation.get("sites") or {}),
-        ("test", test.get("sites") or {}),
-        ("validation_local", line["validation_local"] or {}),
-        ("loss", line["loss"] or {}),
+        ("validation", validation.get("sites")),
+        ("test", test.get("sites")),
+        ("validation_local", line["validation_local"]),
+        ("loss", line["loss"]),
     ):
-        found |= {f"{group}/{names[site]}": value for site, value in values.items()}
+        found |= {f"{group}/{names[site]}": value for site, value in (values or {}).items()}
     for letter in ("alpha", "beta"):
         found |= _weights(letter, line[letter] or (), names)
-    found["learned"] = float(line["learned"])
     if ends := loss_ends(line.get("learning_loss", {})):
         _, found["learning_loss/first"], found["learning_loss/last"] = ends
-    found["answered"] = float(len(line["answered"]))
-    found |= {"traffic/down": float(line["bytes_down"]), "traffic/up": float(line["bytes_up"])}
     seconds = {call: float(cost["seconds"]) for call, cost in line["calls"].items()}
-    found |= {f"seconds/{call}": value for call, value in seconds.items()}
+    found |= {
+        "learned": float(line["learned"]),
+        "answered": float(len(line["answered"])),
+        "traffic/down": float(line["bytes_down"]),
+        "traffic/up": float(line["bytes_up"]),
+        **{f"seconds/{call}": value for call, value in seconds.items()},
+    }
     known = {name: value for name, value in found.items() if value is not None}
     return {**known, LAST: sum(seconds.values())}
 
@@ -66,14 +68,9 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 def score_points(scores: Scores, metric: str, names: Mapping[str, str]) -> dict[str, float]:
     """The test scores at the end: the columns of the paper's tables, as shares of one."""
     summary = summarise(scores, metric)
-    found = {names[site]: value for site, value in summary.by_site.items()}
-    columns = {
-        "global_test_avg": summary.global_test_avg,
-        "local_avg": summary.local_avg,
-        "local_gen": summary.local_gen,
-    }
-    found |= {name: value for name, value in columns.items() if value is not None}
-    return {f"test/{name}": value for name, value in found.items()}
+    found: dict[str, float | None] = {names[site]: v for site, v in summary.by_site.items()}
+    found |= {column: getattr(summary, column) for column in COLUMNS}
+    return {f"test/{name}": value for name, value in found.items() if value is not None}
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -89,10 +86,8 @@ def _weights(letter: str, weights: Iterable[Any], names: Mapping[str, str]) -> d
     """One number a site; layer-wise, its mean, lowest and highest over layers."""
     found: dict[str, float] = {}
     for name, weight in zip(names.values(), weights, strict=False):
+        layers = weight if isinstance(weight, list) else [weight]
+        found[f"{letter}/{name}"] = statistics.fmean(layers)
         if isinstance(weight, list):
-            found[f"{letter}/{name}"] = statistics.fmean(weight)
-            found[f"{letter}_low/{name}"] = min(weight)
-            found[f"{letter}_high/{name}"] = max(weight)
-        else:
-            found[f"{letter}/{name}"] = float(weight)
+            found[f"{letter}_low/{name}"], found[f"{letter}_high/{name}"] = min(weight), max(weight)
     return found

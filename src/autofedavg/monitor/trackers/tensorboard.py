@@ -34,7 +34,6 @@ class TensorBoardLog:
 
     def finish(self, t: int, time: float, points: Mapping[str, float]) -> None:
         self._add(t, time, {**points, FINISHED: 1.0})
-        self.complete = True
 
     def close(self, state: str = "") -> None:
         if self._open is not None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from autofedavg.experiment.folder import STUDY, Rounds, read_json, read_toml, study_home
 from autofedavg.monitor.trackers.points import site_names
 
 
-@dataclass(frozen=True)
 class TrackedRun:
-    """The run that is copied to a tracker.
+    """The run that is copied to a tracker; its folder has a round.
 
     Attributes:
         folder: of the run.
@@ -24,14 +22,18 @@ class TrackedRun:
         names: each site's name as trackers take it.
     """
 
-    folder: Path
-    home: Path
-    name: str
-    study: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    first: Mapping[str, Any]
-    names: Mapping[str, str]
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.home = study_home(self.folder) or self.folder
+        self.name = self.study = self.folder.name
+        if self.home != self.folder:
+            self.name = str(self.folder.relative_to(self.home))
+            self.study = str(read_json(self.home / STUDY)["name"])
+        self.config = read_toml(folder / "config.toml")
+        self.environment = read_json(folder / "environment.json")
+        self.rounds = Rounds(folder / "rounds.jsonl")
+        self.first = self.rounds.look()[0]
+        self.names = site_names(sorted(self.environment["data"]["cases"]))
 
 
 class Log(Protocol):
@@ -53,21 +55,3 @@ class Log(Protocol):
 
     def close(self, state: str = "") -> None:
         """Closes it; `state` says how a run ended that is not finished."""
-
-
-def source_of(folder: Path) -> TrackedRun:
-    """Reads a run folder that has a round."""
-    whole = folder.resolve()
-    home = study_home(whole) or whole
-    study = read_json(home / STUDY)["name"] if home != whole else whole.name
-    environment = read_json(folder / "environment.json")
-    return TrackedRun(
-        folder=whole,
-        home=home,
-        name=str(whole.relative_to(home)) if home != whole else whole.name,
-        study=str(study),
-        config=read_toml(folder / "config.toml"),
-        environment=environment,
-        first=Rounds(folder / "rounds.jsonl").look()[0],
-        names=site_names(sorted(environment["data"]["cases"])),
-    )

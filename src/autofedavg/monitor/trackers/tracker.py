@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from autofedavg.core.errors import ConfigError, did_you_mean, missing_extra
-from autofedavg.experiment.folder import Ledger, Rounds, read_json
+from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import Seen
 from autofedavg.monitor.trackers.mlflow import MlflowLog
 from autofedavg.monitor.trackers.points import round_points, score_points
 from autofedavg.monitor.trackers.tensorboard import TensorBoardLog
-from autofedavg.monitor.trackers.tracked_run import Log, TrackedRun, source_of
+from autofedavg.monitor.trackers.tracked_run import Log, TrackedRun
 from autofedavg.studies.observer import Observer
 
 Opener = Callable[[TrackedRun, int], Log]
@@ -40,18 +41,14 @@ class Tracker(Observer):
 
     def __init__(self, name: str, open: Opener) -> None:
         self._name, self._open = name, open
-        self._folder: Path | None = None
-        self._log: Log | None = None
-        self._rounds: Rounds | None = None
-        self._names: Mapping[str, str] = {}
-        self._broken = False
-        self._others: list[Tracker] = []  # of runs at the same time
-        self._above: Tracker | None = None  # shares its warning with this one
+        self._folder = Path()
+        self._copied: tuple[TrackedRun, Log] | None = None  # from the first round on
+        self._broken = threading.Event()  # shared with those of runs at the same time
+        self._others: list[Tracker] = []
 
     def beside(self) -> Tracker:
         another = Tracker(self._name, self._open)
-        another._above, another._broken = self, self._broken
-        self._others = [other for other in self._others if other._folder is not None]
+        another._broken = self._broken
         self._others.append(another)
         return another
 
@@ -59,7 +56,7 @@ class Tracker(Observer):
         self._folder = folder
 
     def round(self, seen: Seen) -> None:
-        self._safely(lambda: self._copy(seen.t + 1 if seen.tested else seen.t))
+        self._safely(lambda: self._copy(self._folder, seen.t + 1 if seen.tested else seen.t))
 
     def finished(self, folder: Path) -> None:
         self._safely(lambda: self._finish(folder))
@@ -74,47 +71,40 @@ class Tracker(Observer):
         """The runs under way have failed or were interrupted."""
         for tracker in self._others:
             tracker.stopped(state)
-        if self._log is not None:
-            self._safely(lambda: self._close(state))
+        self._safely(lambda: self._close(state))
 
-    def _copy(self, first: int) -> None:
-        if self._folder is None:
-            return
-        if self._log is None or self._rounds is None:
-            source = source_of(self._folder)
-            self._rounds, self._names = Rounds(self._folder / "rounds.jsonl"), source.names
-            self._log = self._open(source, first)
-        for line in self._rounds.look():
-            if line["t"] > self._log.last:
-                points = round_points(line, self._names)
-                self._log.write(int(line["t"]), float(line["time"]), points)
+    def _copy(self, folder: Path, first: int) -> tuple[TrackedRun, Log]:
+        if self._copied is None:
+            run = TrackedRun(folder)
+            self._copied = run, self._open(run, first)
+        run, kept = self._copied
+        for line in run.rounds.look():
+            if line["t"] > kept.last:
+                kept.write(int(line["t"]), float(line["time"]), round_points(line, run.names))
+        return run, kept
 
     def _finish(self, folder: Path) -> None:
-        self._folder = folder
         ledger = Ledger(folder)
         last = ledger.rounds()[-1]
-        self._copy(int(last["t"]) + 1)
-        if self._log is not None and not self._log.complete:
-            metric = str(read_json(folder / "environment.json")["metric"])
-            points = score_points(ledger.scores(), metric, self._names)
-            self._log.finish(int(last["t"]), float(last["time"]), points)
+        run, kept = self._copy(folder, int(last["t"]) + 1)
+        if not kept.complete:
+            points = score_points(ledger.scores(), str(run.environment["metric"]), run.names)
+            kept.finish(int(last["t"]), float(last["time"]), points)
         self._close("")
 
     def _close(self, state: str) -> None:
-        closing, self._log, self._folder = self._log, None, None
-        if closing is not None:
-            closing.close(state)
+        copied, self._copied = self._copied, None
+        if copied is not None:
+            copied[1].close(state)
 
-    def _safely(self, work: Callable[[], None]) -> None:
+    def _safely(self, work: Callable[[], object]) -> None:
         """A tracker may fail in any way, from a full disk to a server that is gone."""
-        if self._broken or (self._above is not None and self._above._broken):
+        if self._broken.is_set():
             return
         try:
             work()
         except Exception as error:
-            self._broken = True
-            if self._above is not None:
-                self._above._broken = True
+            self._broken.set()
             # An address may hold a password, and the log is part of the run folder.
             reason = re.sub(r"//[^/@\s]+@", "//***@", str(error).partition("\n")[0])
             log.warning(

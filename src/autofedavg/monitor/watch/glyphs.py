@@ -10,7 +10,7 @@ PLAIN = " .:-=+*#@"  # for terminals without Unicode
 
 
 def curve(
-    values: Sequence[float | None], width: int, height: int = 1, blocks: str = BLOCKS
+    values: Sequence[float | None], width: int, height: int = 1, ascii_only: bool = False
 ) -> list[str]:
     """Lines that draw values as columns; None leaves a gap, more than `width` are averaged.
 
@@ -21,12 +21,11 @@ def curve(
     columns = [_mean(values[a:b]) for a, b in buckets(len(values), width)]
     known = [value for value in columns if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    steps = 8 * height
-    share = [0.5 if high <= low else ((value or 0.0) - low) / (high - low) for value in columns]
-    full = [
-        0 if value is None else 1 + round((steps - 1) * part)
-        for value, part in zip(columns, share, strict=True)
-    ]
+    full = []  # eighths of a line
+    for value in columns:
+        share = 0.5 if high <= low else ((value or 0.0) - low) / (high - low)
+        full.append(0 if value is None else 1 + round((8 * height - 1) * share))
+    blocks = PLAIN if ascii_only else BLOCKS
     return [
         "".join(blocks[min(8, max(0, filled - 8 * below))] for filled in full)
         for below in reversed(range(height))
@@ -39,15 +38,15 @@ def buckets(count: int, width: int) -> list[tuple[int, int]]:
     return [(c * count // columns, (c + 1) * count // columns) for c in range(columns)]
 
 
-def bar(share: float, width: int, blocks: str = BLOCKS) -> str:
+def bar(share: float, width: int, ascii_only: bool = False) -> str:
     """A bar of full marks for a share of one.
 
     Example:
         >>> bar(0.5, 4)
         '██  '
     """
-    filled = round(width * min(1.0, max(0.0, share)))
-    return blocks[8] * filled + " " * (width - filled)
+    full = PLAIN[8] if ascii_only else BLOCKS[8]
+    return (full * round(width * min(1.0, max(0.0, share)))).ljust(width)
 
 
 def trend(values: Sequence[float | None], few: int = 3) -> str:

@@ -6,6 +6,7 @@ import fcntl
 import math
 import statistics
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
-from autofedavg.experiment.bounded_reader import naming, opened
+from autofedavg.experiment.files import naming, opened
 from autofedavg.experiment.folder import (
     STUDY,
     Ledger,
@@ -23,6 +24,7 @@ from autofedavg.experiment.folder import (
     run_path,
     run_paths,
 )
+from autofedavg.monitor.watch.changes import stamp
 from autofedavg.monitor.watch.state import (
     BestRound,
     Lock,
@@ -36,7 +38,6 @@ RECENT = 10  # rounds whose median is the time of a round
 LOG_LINES, LOG_BYTES = 8, 16384
 FILES = ("config.toml", "environment.json", "status.json")
 SIGNS = ("status.json", "rounds.jsonl", "log.txt")  # of life
-Stamp = tuple[int, int, int]  # a file's time in nanoseconds, size and inode
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -108,14 +109,16 @@ class RunReader:
             return seen
         last = max(stamp(self.path / name)[0] for name in SIGNS)
         silent = max(0.0, time.time() - last / 1e9)
-        left = None
-        if seen.state == "running" and seen.seconds_a_round is not None and seen.T is not None:
-            left = seen.seconds_a_round * (seen.T - seen.t)
-            left -= min(silent, seen.seconds_a_round) if left else 0.0
-        lock: Lock = lock_of(self.path) if seen.state == "running" else "free"
-        if seen.state == "running" and lock == "free" and Ledger(self.path).status() != "running":
+        if seen.state != "running":
+            return replace(seen, silent=silent, lock="free")
+        lock = lock_of(self.path)
+        if lock == "free" and Ledger(self.path).status() != "running":
             self._kept = None  # it has ended since its files were read
             return self.look()
+        left = None
+        if seen.seconds_a_round is not None and seen.T is not None:
+            left = seen.seconds_a_round * (seen.T - seen.t)
+            left -= min(silent, seen.seconds_a_round) if left else 0.0
         return replace(seen, silent=silent, seconds_left=left, lock=lock)
 
 
@@ -217,30 +220,19 @@ def _pace(lines: Lines) -> float | None:
     for early, late in pairwise(lines):
         gap = float(late["time"]) - float(early["time"])
         kinds.setdefault(bool(late.get("learned")), []).append(gap)
-    total = sum(len(gaps) for gaps in kinds.values())
-    if not total:
+    if not kinds:
         return None
-    pace = sum(len(gaps) * statistics.median(gaps[-RECENT:]) for gaps in kinds.values()) / total
-    return max(0.0, pace)
+    total = sum(len(gaps) * statistics.median(gaps[-RECENT:]) for gaps in kinds.values())
+    return max(0.0, total / (len(lines) - 1))
 
 
 def _calls(lines: Lines) -> dict[str, dict[str, float]]:
-    sums: dict[str, dict[str, float]] = {}
+    """What each kind of request cost, over all rounds."""
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
         for call, cost in line["calls"].items():
-            mine = sums.setdefault(call, dict.fromkeys(cost, 0))
-            for key, value in cost.items():
-                mine[key] += value
-    return sums
-
-
-def stamp(path: Path) -> Stamp:
-    """Differs whenever the file does; zeros where there is none."""
-    try:
-        about = path.stat()
-    except OSError:
-        return 0, 0, 0
-    return about.st_mtime_ns, about.st_size, about.st_ino
+            sums[call].update(cost)
+    return {call: dict(cost) for call, cost in sums.items()}
 
 
 def lock_of(folder: Path) -> Lock:

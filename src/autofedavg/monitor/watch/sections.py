@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from autofedavg.core.errors import printable
 from autofedavg.experiment.words import duration, size
-from autofedavg.monitor.watch.glyphs import BLOCKS, PLAIN, bar, buckets, curve, trend
+from autofedavg.monitor.watch.glyphs import bar, buckets, curve, trend
 from autofedavg.monitor.watch.state import RunState, SiteState
 
 STYLES = {
@@ -27,23 +28,11 @@ STYLES = {
 }
 ARROWS = {"falls": "↓v", "level": "→=", "rises": "↑^"}  # the second without Unicode
 SITE_HEADS = ("site", "alpha", "", "beta", "valid.", "own", "loss", "")
+NARROW = (0, 1, 2, 4, 6)  # columns of sites in a narrow terminal
 TALLEST = 6  # lines of the curve of validation
 WIDEST = 3  # columns of a round in it
 FEWEST = 3  # sites that are always shown
 _LOG = re.compile(r"\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d+ (\w+) [\w.]+: (.*)")
-
-
-@dataclass(frozen=True)
-class Canvas:
-    """What there is to draw on."""
-
-    width: int
-    unicode: bool = True
-    lines: int = 1
-
-    @property
-    def blocks(self) -> str:
-        return BLOCKS if self.unicode else PLAIN
 
 
 @dataclass(frozen=True)
@@ -54,19 +43,24 @@ class Section:
         least: lines it needs to be shown at all.
         most: lines it can use.
         rank: sections of a low rank are kept when there is little room.
+        draw: draws it, with the options of the console and the lines it has.
         ratio: its share of the lines that are left.
     """
 
     least: int
     most: int
     rank: int
-    draw: Callable[[Canvas], RenderableType]
+    draw: Callable[[ConsoleOptions, int], RenderableType]
     ratio: int = 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        height = min(options.height or self.most, self.most)
-        drawn = self.draw(Canvas(options.max_width, not options.ascii_only, height))
+        drawn = self.draw(options, min(options.height or self.most, self.most))
         yield from console.render(drawn, options.update(no_wrap=True, overflow="ellipsis"))
+
+
+def lines(rank: int, *drawn: RenderableType) -> Section:
+    """A section that is always as high as it is: one line for each argument."""
+    return Section(len(drawn), len(drawn), rank, lambda *_: Group(*drawn))
 
 
 def fitted(sections: Sequence[Section], height: int) -> Layout:
@@ -84,24 +78,23 @@ def fitted(sections: Sequence[Section], height: int) -> Layout:
     return whole
 
 
-def run_sections(run: RunState, canvas: Canvas) -> list[Section]:
+def run_sections(run: RunState, options: ConsoleOptions) -> list[Section]:
     """All there is to say of a run, the most important first."""
-    head = _head(run, canvas)
-    parts = [Section(len(head), len(head), 0, lambda _: Group(*head))]
+    parts = [lines(0, *_head(run, options))]
     if run.t:
-        known, facts, calls = len(run.sites), _facts(run), 1 + len(run.calls)
+        known, calls = len(run.sites), 1 + len(run.calls)
         few = 1 + min(known, FEWEST + 1)
         if any(value is not None for value in run.validation):
-            parts.append(Section(3, 2 + TALLEST, 2, lambda to: _validation(run, to)))
+            parts.append(Section(3, 2 + TALLEST, 2, lambda *to: _validation(run, *to)))
         else:
-            parts.append(Section(1, 1, 2, lambda _: Text("no validation", style="dim")))
+            parts.append(lines(2, Text("no validation", style="dim")))
         parts += [
-            Section(few, 1 + known, 3, lambda to: _sites(run, to), ratio=3),
-            Section(len(facts), len(facts), 1, lambda _: Group(*facts)),
-            Section(calls, calls, 5, lambda _: _calls(run)),
+            Section(few, 1 + known, 3, lambda *to: _sites(run, *to), ratio=3),
+            lines(1, _answered(run), _traffic(run)),
+            Section(calls, calls, 5, lambda *_: _calls(run)),
         ]
     if run.log:
-        parts.append(Section(1, len(run.log), 4, lambda to: _log(run, to)))
+        parts.append(Section(1, len(run.log), 4, lambda _, height: _log(run, height)))
     return parts
 
 
@@ -137,14 +130,24 @@ def table(*heads: str, left: int = 1) -> Table:
     return made
 
 
-def hint(verb: str, folder: Path, what: str, canvas: Canvas) -> Text:
+def hint(verb: str, folder: Path, what: str, options: ConsoleOptions) -> Text:
     """A command to copy: whole, or without the folder where there is no room for it."""
     whole = f"`autofedavg {verb} {printable(shlex.quote(str(folder)))}` {what}"
-    fits = len(whole) <= canvas.width
+    fits = len(whole) <= options.max_width
     return Text(whole if fits else f"`autofedavg {verb}` {what}", style="dim")
 
 
-def _head(run: RunState, canvas: Canvas) -> list[Text]:
+def progress_line(
+    before: str, share: float, after: str, style: str, options: ConsoleOptions
+) -> Text:
+    """A bar between two texts, as long as they leave it room."""
+    room = max(4, min(40, options.max_width - len(before) - len(after) - 5))
+    drawn = bar(share, room, options.ascii_only)
+    drawn = drawn.replace(" ", "." if options.ascii_only else "░")
+    return Text.assemble(before, "  ", (drawn, style), "  ", after)
+
+
+def _head(run: RunState, options: ConsoleOptions) -> list[Text]:
     title = Text.assemble((named(run), "bold"), "  ", state_of(run))
     if run.method:
         title.append(f"  {printable(run.method)}", style="dim")
@@ -152,25 +155,21 @@ def _head(run: RunState, canvas: Canvas) -> list[Text]:
     if run.state == "not begun":
         return [*found, Text("not begun yet", style="dim")]
     if run.state in ("failed", "damaged"):
-        wrapped = [printable(line) for line in run.error.splitlines()]
-        pieces = [
-            line[i : i + canvas.width]
-            for line in wrapped
-            for i in range(0, len(line), canvas.width)
-        ]
-        found += [Text(piece, style="red") for piece in pieces[:4]]
+        said = [printable(line) for line in run.error.splitlines()]
+        wrapped = [part for line in said for part in textwrap.wrap(line, options.max_width)]
+        found += [Text(line, style="red") for line in wrapped[:4]]
     if run.state == "finished":
-        found.append(hint("report", run.folder, "prints the test scores", canvas))
+        found.append(hint("report", run.folder, "prints the test scores", options))
     if run.killed:
         found.append(Text("running, but no process holds its lock: killed?", style="red"))
     if run.quiet and run.silent is not None:
         found.append(Text(f"silent for {duration(run.silent)}", style="yellow"))
     if run.killed or run.state in ("failed", "interrupted"):
-        found.append(hint("resume", run.folder, "continues it", canvas))
-    return [*found, _progress(run, canvas)]
+        found.append(hint("resume", run.folder, "continues it", options))
+    return [*found, _progress(run, options)]
 
 
-def _progress(run: RunState, canvas: Canvas) -> Text:
+def _progress(run: RunState, options: ConsoleOptions) -> Text:
     after = []
     if run.seconds_a_round is not None:
         after.append(f"{duration(run.seconds_a_round)} a round")
@@ -178,19 +177,11 @@ def _progress(run: RunState, canvas: Canvas) -> Text:
         after.append("testing the models")
     elif run.going_on and run.seconds_left is not None:
         after.append(f"about {duration(run.seconds_left)} left")
-    share = run.t / run.T if run.T else 0.0
-    before = f"round {run.t} of {run.T or '?'}"
-    return progress_line(before, share, ", ".join(after), "green", canvas)
+    before, share = f"round {run.t} of {run.T or '?'}", run.t / run.T if run.T else 0.0
+    return progress_line(before, share, ", ".join(after), "green", options)
 
 
-def progress_line(before: str, share: float, after: str, style: str, canvas: Canvas) -> Text:
-    """A bar between two texts, as long as they leave it room."""
-    room = max(4, min(40, canvas.width - len(before) - len(after) - 5))
-    drawn = bar(share, room, canvas.blocks).replace(" ", "░" if canvas.unicode else ".")
-    return Text.assemble(before, "  ", (drawn, style), "  ", after)
-
-
-def _validation(run: RunState, canvas: Canvas) -> RenderableType:
+def _validation(run: RunState, options: ConsoleOptions, height: int) -> RenderableType:
     known = [(t, value) for t, value in enumerate(run.validation, 1) if value is not None]
     t, last = known[-1]
     first = Text.assemble(
@@ -199,51 +190,45 @@ def _validation(run: RunState, canvas: Canvas) -> RenderableType:
     if run.best:
         first.append(f", best {percent(run.best.score)} in round {run.best.t}")
     low, high = (f(value for _, value in known) for f in (min, max))
-    room = max(8, canvas.width - 16)
+    room = max(8, options.max_width - 16)
     wide = max(1, min(WIDEST, room // len(run.validation)))  # columns of a round
     columns = [value for value in run.validation for _ in range(wide)]
     drawn = [
-        Text(line, style="green")
-        for line in curve(columns, room, (canvas.lines or 3) - 2, canvas.blocks)
+        Text(line, style="green") for line in curve(columns, room, height - 2, options.ascii_only)
     ]
     drawn[0].append(f"  {percent(high)}", style="dim")
-    if len(drawn) > 1:
-        drawn[-1].append(f"  {percent(low)}", style="dim")
-    else:
-        drawn[0].append(f" from {percent(low)}", style="dim")
+    drawn[-1].append(f"{'  ' if len(drawn) > 1 else ' from '}{percent(low)}", style="dim")
     at = wide * (run.best.t - 1) if run.best else 0
     at = next((c for c, (_, end) in enumerate(buckets(len(columns), room)) if at < end), 0)
-    mark = " " * at + ("▲" if canvas.unicode else "^")
+    mark = " " * at + ("^" if options.ascii_only else "▲")
     return Group(first, *drawn, Text(f"{mark} best", style="dim"))
 
 
-def _sites(run: RunState, canvas: Canvas) -> RenderableType:
-    wide, room = canvas.width >= 72, canvas.lines - 1
-    shown: list[SiteState] = list(run.sites)
+def _sites(run: RunState, options: ConsoleOptions, height: int) -> RenderableType:
+    wide, room, shown = options.max_width >= 72, height - 1, list(run.sites)
     if len(shown) > room:  # first those that did not answer, then the largest weights
         shown.sort(key=lambda site: (site.answered, -(site.alpha.mean if site.alpha else 0.0)))
         del shown[room - 1 :]  # one line counts the others
     widest = max((site.alpha.high for site in run.sites if site.alpha), default=1.0) or 1.0
     layered = wide and any(site.alpha and site.alpha.high > site.alpha.low for site in run.sites)
-    columns = range(len(SITE_HEADS)) if wide else (0, 1, 2, 4, 6)
+    columns = range(len(SITE_HEADS)) if wide else NARROW
     made = table(*(SITE_HEADS[number] for number in columns), left=2)
     made.columns[0].max_width = 20 if wide else 12
     for site in shown:
-        alpha, drawn = "", ""
+        alpha, share = "", 0.0
         if site.alpha:
             alpha, share = f"{site.alpha.mean:.3f}", site.alpha.mean / widest
             alpha += f" ({site.alpha.low:.2f}-{site.alpha.high:.2f})" if layered else ""
-            drawn = bar(share, 10, canvas.blocks)
         loss = next((value for value in reversed(site.loss) if value is not None), None)
         cells = (
             Text(printable(site.name), style="" if site.answered else "bold red"),
-            Text(drawn, style="blue"),
+            Text(bar(share, 10, options.ascii_only), style="blue"),
             alpha,
             f"{site.beta.mean:.2f}" if site.beta else "",
             percent(site.validation),
             percent(site.validation_local),
             "" if loss is None else f"{loss:.3f}",
-            _losses(site, canvas),
+            _losses(site, options.ascii_only),
         )
         made.add_row(*(cells[number] for number in columns))
     if len(shown) == len(run.sites):
@@ -251,32 +236,34 @@ def _sites(run: RunState, canvas: Canvas) -> RenderableType:
     return Group(made, Text(f"and {len(run.sites) - len(shown)} more sites", style="dim"))
 
 
-def _losses(site: SiteState, canvas: Canvas) -> Text:
+def _losses(site: SiteState, ascii_only: bool) -> Text:
     """The loss of the last rounds as a small curve, and its trend."""
-    arrow = ARROWS.get(trend(site.loss), "  ")[0 if canvas.unicode else 1]
-    drawn = curve(site.loss[-8:], 8, 1, canvas.blocks)[0].rjust(8)
+    arrow = ARROWS.get(trend(site.loss), "  ")[ascii_only]
+    drawn = curve(site.loss[-8:], 8, ascii_only=ascii_only)[0].rjust(8)
     return Text(f"{drawn} {arrow}", style="magenta")
 
 
-def _facts(run: RunState) -> list[Text]:
-    answered = Text(f"all {len(run.sites)} sites answered")
-    if run.missing:
-        some = printable(", ".join(run.missing[:5]))
-        more = f" and {len(run.missing) - 5} more" if len(run.missing) > 5 else ""
-        there = len(run.sites) - len(run.missing)
-        answered = Text.assemble(
-            f"{there} of {len(run.sites)} sites answered, missing: ", (some + more, "bold red")
-        )
+def _answered(run: RunState) -> Text:
+    """Which sites answered in this round, and when weights were learned."""
+    known, missing = len(run.sites), run.missing
+    said = Text(f"all {known} sites answered")
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        said = Text(f"{known - len(missing)} of {known} sites answered, missing: ")
+        said.append(printable(", ".join(missing[:5])) + more, style="bold red")
     if run.learned == run.t:
-        answered.append("; weights learned in this round")
+        said.append("; weights learned in this round")
     elif run.learned:
-        answered.append(f"; weights last learned in round {run.learned}")
+        said.append(f"; weights last learned in round {run.learned}")
     elif any(site.alpha for site in run.sites):
         learns = any(site.beta for site in run.sites)
-        answered.append("; weights not learned yet" if learns else "; weights are fixed")
-    cost = f"traffic {size(run.down)} down, {size(run.up)} up"
-    cost += f"; resumed {run.resumed} times" if run.resumed else ""
-    return [answered, Text(cost)]
+        said.append("; weights not learned yet" if learns else "; weights are fixed")
+    return said
+
+
+def _traffic(run: RunState) -> Text:
+    again = f"; resumed {run.resumed} times" if run.resumed else ""
+    return Text(f"traffic {size(run.down)} down, {size(run.up)} up{again}")
 
 
 def _calls(run: RunState) -> RenderableType:
@@ -287,11 +274,10 @@ def _calls(run: RunState) -> RenderableType:
     return made
 
 
-def _log(run: RunState, canvas: Canvas) -> RenderableType:
+def _log(run: RunState, height: int) -> RenderableType:
     found = []
-    for line in run.log[-canvas.lines :]:
-        parts = _LOG.fullmatch(line)
-        if parts:
+    for line in run.log[-height:]:
+        if parts := _LOG.fullmatch(line):
             level = "" if parts[2] == "INFO" else f"{parts[2]} "
             line = f"{parts[1]} {level}{parts[3]}"
         found.append(Text(printable(line), style="dim"))

@@ -83,6 +83,11 @@ class RunState:
     log: tuple[str, ...] = ()
 
     @property
+    def runs(self) -> tuple[RunState, ...]:
+        """As a study has them."""
+        return (self,)
+
+    @property
     def going_on(self) -> bool:
         return self.state == "running" and self.lock != "free"
 
@@ -109,6 +114,10 @@ class StudyState:
     folder: Path
     title: str
     runs: tuple[RunState, ...]
+
+    @property
+    def going_on(self) -> bool:
+        return any(run.going_on for run in self.runs)
 
     @property
     def current(self) -> tuple[RunState, ...]:

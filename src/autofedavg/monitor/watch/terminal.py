@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,10 +15,10 @@ from autofedavg.core.errors import RunError, printable
 from autofedavg.experiment.words import duration
 from autofedavg.monitor.watch.reading import Reader, reader
 from autofedavg.monitor.watch.sections import (
-    Canvas,
     Section,
     fitted,
     hint,
+    lines,
     named,
     percent,
     progress_line,
@@ -39,11 +40,10 @@ class Dashboard:
         self.state, self.fitting = state, fitting
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        canvas = Canvas(options.max_width, not options.ascii_only)
         if isinstance(self.state, RunState):
-            sections = run_sections(self.state, canvas)
+            sections = run_sections(self.state, options)
         else:
-            sections = _study_sections(self.state, canvas, not self.fitting)
+            sections = _study_sections(self.state, options, not self.fitting)
         yield fitted(sections, console.height) if self.fitting else Group(*sections)
 
 
@@ -68,8 +68,8 @@ def follow(path: Path, console: Console, every: float) -> bool:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(Dashboard(state, fitting=True), refresh=True)
-                over = _failed(state) - failed and not _going_on(state)
-                if over or _finished(state):
+                over = _failed(state) - failed and not state.going_on
+                if over or all(run.state == "finished" for run in state.runs):
                     return not over
                 time.sleep(every)
                 state = _look_again(folder_reader)
@@ -81,7 +81,7 @@ def follow(path: Path, console: Console, every: float) -> bool:
 def goes_on(path: Path) -> str:
     """What to print when watching is stopped."""
     try:
-        running = _going_on(reader(path).look())
+        running = reader(path).look().going_on
     except RunError:
         running = False
     return "the run goes on by itself" if running else "nothing was running"
@@ -96,88 +96,70 @@ def harmless_stdout() -> Console:
 
 def _look_again(folder_reader: Reader) -> State:
     try:
-        state = folder_reader.look()
-    except RunError:
-        if folder_reader.path.exists():
-            raise
-    else:
-        if folder_reader.path.exists():
-            return state
-    raise RunError(
-        "the folder has vanished while it was watched",
-        where=str(folder_reader.path),
-        remedy="look where it was moved to",
-    )
-
-
-def _runs(state: State) -> tuple[RunState, ...]:
-    return (state,) if isinstance(state, RunState) else state.runs
+        return folder_reader.look()
+    finally:
+        if not folder_reader.path.exists():
+            raise RunError(
+                "the folder has vanished while it was watched",
+                where=str(folder_reader.path),
+                remedy="look where it was moved to",
+            )
 
 
 def _failed(state: State) -> set[Path]:
-    return {run.folder for run in _runs(state) if run.state == "failed"}
+    return {run.folder for run in state.runs if run.state == "failed"}
 
 
-def _going_on(state: State) -> bool:
-    return any(run.going_on for run in _runs(state))
-
-
-def _finished(state: State) -> bool:
-    return all(run.state == "finished" for run in _runs(state))
-
-
-def _study_sections(study: StudyState, canvas: Canvas, all_of_it: bool) -> list[Section]:
-    head, known = _study_head(study, canvas), len(study.runs)
+def _study_sections(study: StudyState, options: ConsoleOptions, all_of_it: bool) -> list[Section]:
+    known = len(study.runs)
     few = 1 + (known if known <= FEWEST else FEWEST + 1)
     parts = [
-        Section(len(head), len(head), -2, lambda _: Group(*head)),
-        Section(few, 1 + known, -1, lambda to: _table(study, to), ratio=3),
+        lines(-2, *_study_head(study, options)),
+        Section(few, 1 + known, -1, lambda _, height: _table(study, height), ratio=3),
     ]
     for run in study.current if all_of_it else study.current[:1]:
-        parts.append(Section(1, 1, -1, lambda _: Text("")))
-        parts += run_sections(run, canvas)
+        parts += [lines(-1, Text("")), *run_sections(run, options)]
     return parts
 
 
-def _study_head(study: StudyState, canvas: Canvas) -> list[Text]:
+def _study_head(study: StudyState, options: ConsoleOptions) -> list[Text]:
     done, known = sum(run.state == "finished" for run in study.runs), len(study.runs)
     left = study.seconds_left
-    after = f"about {duration(left)} left" if left and _going_on(study) else ""
+    after = f"about {duration(left)} left" if left and study.going_on else ""
     before = f"{done} of {known} runs finished"
     found = [
         Text(printable(study.title), style="bold"),
-        progress_line(before, done / max(1, known), after, "cyan", canvas),
+        progress_line(before, done / max(1, known), after, "cyan", options),
     ]
     if done == known:
-        found.append(hint("report", study.folder, "prints the test scores", canvas))
+        found.append(hint("report", study.folder, "prints the test scores", options))
     return found
 
 
-def _table(study: StudyState, canvas: Canvas) -> RenderableType:
+def _table(study: StudyState, height: int) -> RenderableType:
     made = table("run", "state", "round", "valid.", "best", left=2)
-    urgent: set[Path] = set()
-    shown, room = study.runs, canvas.lines - 1
-    if len(shown) > room:
-        room -= 1  # the line that counts the others
-        urgent = {run.folder for run in sorted(study.runs, key=_urgency)[:room]}
-        shown = tuple(run for run in study.runs if run.folder in urgent)
-    for run in shown:
-        begun = run.state != "not begun"
-        last = next((value for value in reversed(run.validation) if value is not None), None)
-        best = f"{percent(run.best.score)} in {run.best.t}" if run.best else ""
-        made.add_row(
-            named(run),
-            state_of(run) if begun else Text(TO_COME, style="dim"),
-            f"{run.t}/{run.T or '?'}",
-            percent(last),
-            best,
-        )
-    if len(shown) == len(study.runs):
+    fits = len(study.runs) < height
+    room = len(study.runs) if fits else height - 2  # without the heads and the count of the others
+    urgent = {run.folder for run in sorted(study.runs, key=_urgency)[:room]}
+    for run in study.runs:
+        if run.folder in urgent:
+            last = next((value for value in reversed(run.validation) if value is not None), None)
+            made.add_row(
+                named(run),
+                Text(TO_COME, style="dim") if run.state == "not begun" else state_of(run),
+                f"{run.t}/{run.T or '?'}",
+                percent(last),
+                f"{percent(run.best.score)} in {run.best.t}" if run.best else "",
+            )
+    if fits:
         return made
-    hidden = [run for run in study.runs if run.folder not in urgent]
-    states = [TO_COME if run.state == "not begun" else run.state for run in hidden]
-    counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    return Group(made, Text(f"and {len(hidden)} more: {counted}", style="dim"))
+    hidden = Counter(
+        TO_COME if run.state == "not begun" else run.state
+        for run in study.runs
+        if run.folder not in urgent
+    )
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
+    return Group(made, Text(f"and {hidden.total()} more: {counted}", style="dim"))
 
 
 def _urgency(run: RunState) -> tuple[int, float]:

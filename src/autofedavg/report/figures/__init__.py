@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from autofedavg.report.figures.costs import time_figure, traffic_figure
-from autofedavg.report.figures.curves import alpha_figure, loss_figure
+from autofedavg.report.figures.curves import alpha_figure, learning_figure, loss_figure
 from autofedavg.report.figures.figure import Figure
-from autofedavg.report.figures.layers import layer_figures
-from autofedavg.report.figures.learning import learning_figure
 from autofedavg.report.figures.rows import tested_figure, validation_figure
 from autofedavg.report.figures.scores import differences_figure, matrix_figure
 from autofedavg.report.figures.settings import setting_figures
-from autofedavg.report.figures.simplex import simplex_figures
-from autofedavg.report.read import Results
+from autofedavg.report.figures.simplex import layer_figures, simplex_figures
+from autofedavg.report.repeats import Results
 
 
 def all_figures(results: Results) -> dict[str, list[Figure]]:
     """The figures by the part of the page they belong to; only those that have data."""
     parts: dict[str, list[Figure | None]] = {
-        "weights": [
-            alpha_figure(results),
-            learning_figure(results),
-            *simplex_figures(results),
-            *layer_figures(results),
-        ],
+        "weights": [alpha_figure(results), learning_figure(results)],
         "training": [validation_figure(results), tested_figure(results), loss_figure(results)],
-        "cases": [
-            differences_figure(results),
-            matrix_figure(results),
-            *setting_figures(results),
-        ],
+        "cases": [differences_figure(results), matrix_figure(results)],
         "costs": [traffic_figure(results), time_figure(results)],
     }
+    parts["weights"] += [*simplex_figures(results), *layer_figures(results)]
+    parts["cases"] += setting_figures(results)
     return {part: [figure for figure in made if figure] for part, made in parts.items()}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from autofedavg.report.costs import BYTES, REST, SECONDS, bytes_per_round, extra_traffic
 from autofedavg.report.costs import seconds_per_round as seconds
-from autofedavg.report.figures.figure import COLOURS, INK, Data, Figure, Spec, row_filter, tooltip
-from autofedavg.report.read import Results
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.vega import Data, Spec
+from autofedavg.report.repeats import Results
 
 
 def traffic_figure(results: Results) -> Figure | None:
@@ -21,10 +23,9 @@ def traffic_figure(results: Results) -> Figure | None:
             marks.append({"row": row.label, "kind": "formula", "MB": expected})
     if not data:
         return None
-    labels = [row.label for row in results.rows]
-    spec = _bars(labels, data, "MB", "MB a round, all sites, both ways", list(BYTES), ".3f")
+    spec = _bars(results.labels, data, "MB", "MB a round, all sites, both ways", list(BYTES))
     if marks:  # an empty layer has no extent, and Vega warns of it
-        spec["layer"].append(_formula(marks, labels))
+        spec["layer"].append(_formula(marks, results.labels))
     caption = (
         "Measured bytes by purpose. The bar across marks where training and learning together "
         "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg; S/t0 where the server "
@@ -35,16 +36,14 @@ def traffic_figure(results: Results) -> Figure | None:
 
 def _formula(marks: Data, labels: list[str]) -> Spec:
     """A bar across where the formula puts the end of training and learning."""
-    return {
-        "data": {"values": marks},
-        "transform": row_filter(labels)["transform"],
-        "mark": {"type": "tick", "color": INK, "thickness": 3, "height": 22},
-        "encoding": {
-            "y": {"field": "row", "type": "nominal", "sort": labels},
-            "x": {"field": "MB", "type": "quantitative"},
-            "tooltip": tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
-        },
-    }
+    across = vega.layer(
+        {"type": "tick", "color": vega.INK, "thickness": 3, "height": 22},
+        y={"field": "row", "type": "nominal", "sort": labels},
+        x={"field": "MB", "type": "quantitative"},
+        tooltip=vega.tooltip(("row", ""), ("kind", ""), ("MB", ".3f")),
+    )
+    shown = vega.row_filter(labels)["transform"]
+    return {"data": {"values": marks}, "transform": shown, **across}
 
 
 def time_figure(results: Results) -> Figure | None:
@@ -56,36 +55,22 @@ def time_figure(results: Results) -> Figure | None:
     ]
     if not data:
         return None
-    labels = [row.label for row in results.rows]
-    kinds = [*SECONDS, REST]
-    spec = _bars(labels, data, "seconds", "seconds a round", kinds, ".3f")
+    spec = _bars(results.labels, data, "seconds", "seconds a round", [*SECONDS, REST])
     caption = "Mean over rounds. Rows that were run while the machine did other work look slower."
     return Figure("time", "Time a round", caption, data, spec)
 
 
-def _bars(
-    labels: list[str], data: Data, value: str, title: str, kinds: list[str], shape: str
-) -> Spec:
-    shown = row_filter(labels)
-    order = {kind: number for number, kind in enumerate(kinds)}
-    data = [{**item, "order": order[item["kind"]]} for item in data]
-    return {
-        "params": shown["params"],
-        "width": 460,
-        "height": {"step": 24},
-        "layer": [
-            {
-                "data": {"values": data},
-                "transform": shown["transform"],
-                "mark": {"type": "bar"},
-                "encoding": {
-                    "y": {"field": "row", "type": "nominal", "title": None, "sort": labels},
-                    "x": {"field": value, "type": "quantitative", "title": title, "stack": "zero"},
-                    "color": {"field": "kind", "type": "nominal", "title": None,
-                              "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])}},
-                    "order": {"field": "order"},
-                    "tooltip": tooltip(("row", ""), ("kind", ""), (value, shape)),
-                },
-            }
-        ],
-    }  # fmt: skip
+def _bars(labels: list[str], data: Data, value: str, title: str, kinds: list[str]) -> Spec:
+    shown = vega.row_filter(labels)
+    domain = {"domain": kinds, "range": list(vega.COLOURS[: len(kinds)])}
+    bars = vega.layer(
+        {"type": "bar"},
+        y=vega.names("row", labels),
+        x=vega.number(value, title, stack="zero"),
+        color={"field": "kind", "type": "nominal", "title": None, "scale": domain},
+        order={"field": "order"},
+        tooltip=vega.tooltip(("row", ""), ("kind", ""), (value, ".3f")),
+    )
+    values = [{**item, "order": kinds.index(item["kind"])} for item in data]
+    bars = {"data": {"values": values}, "transform": shown["transform"], **bars}
+    return {"params": shown["params"], "width": 460, "height": {"step": 24}, "layer": [bars]}

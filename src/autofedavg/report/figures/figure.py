@@ -5,32 +5,14 @@ One specification gives the picture in the page, the SVG and the PDF, so they ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autofedavg.core.errors import printable
-from autofedavg.report.sheets import to_sheet
-
-Spec = dict[str, Any]
-Data = list[dict[str, Any]]
+from autofedavg.report.figures.vega import COLOURS, INK, Data, Spec
+from autofedavg.report.formats import to_sheet
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-WIDTH, HEIGHT = 560, 280
-MOST_MARKS = 3000  # data rows drawn in one figure; the table behind it keeps all
-MOST_PANELS = 24
-MOST_FIGURES = 8  # of one kind, a row each
-MOST_LINES = 10  # sites that colours can tell apart; more are drawn as a heat map
-SLIDER = "round"  # parameter that sliders set
-SHOWN = "shown_rows"  # parameter that the page's checkboxes set
-
-# Okabe and Ito's colours without those that vanish on white or black paper; a lighter blue.
-COLOURS = (
-    "#1F83C7", "#E69F00", "#009E73", "#CC79A7", "#56B4E9",
-    "#D55E00", "#8A7FD6", "#999933", "#AA4466", "#888888",
-)  # fmt: skip
-# Ink takes the colour of the text around it: dark on paper, light on a dark page.
-INK = "currentColor"
 STYLE: Spec = {
     "background": None,
     "aria": False,  # the figure itself is described; words for every dot would bury that
@@ -83,25 +65,25 @@ class Figure:
 
     def interactive(self) -> Spec:
         """The whole specification for the page."""
-        return finished(self.spec, self.about or self.title)
+        return self._finished(self.spec)
 
     def printed(self) -> Spec:
         """The whole specification for SVG and PDF."""
-        return finished(self.still or self.spec, self.about or self.title)
+        return self._finished(self.still or self.spec)
 
     def csv(self) -> str:
         """The table behind it."""
         heads = list(dict.fromkeys(key for row in self.data for key in row))
         return to_sheet([heads, *([row.get(head, "") for head in heads] for row in self.data)])
 
+    def _finished(self, spec: Spec) -> Spec:
+        """A specification with the house's style and a description.
 
-def finished(spec: Spec, about: str) -> Spec:
-    """A specification with the house's style and a description.
-
-    Control characters are replaced: XML has no way to write them, and the drawing would end.
-    """
-    whole: Spec = _plain({"$schema": SCHEMA, "description": about, "config": STYLE, **spec})
-    return whole
+        Control characters are replaced: XML has no way to write them, and the drawing would end.
+        """
+        about = self.about or self.title
+        whole: Spec = _plain({"$schema": SCHEMA, "description": about, "config": STYLE, **spec})
+        return whole
 
 
 def _plain(value: Any) -> Any:
@@ -110,72 +92,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value
-
-
-def thinned(data: Data, most: int = MOST_MARKS) -> tuple[Data, int]:
-    """Every n-th round, the last one always, so that at most about `most` rows are left; and n."""
-    rounds = sorted({row["t"] for row in data})
-    if len(data) <= most or len(rounds) < 3:
-        return data, 1
-    per_round = max(1, len(data) // len(rounds))
-    stride = -(-len(rounds) // max(2, most // per_round))
-    kept = set(rounds[::-1][::stride])
-    return [row for row in data if row["t"] in kept], stride
-
-
-def every(stride: int) -> str:
-    """What a caption says of rounds that are not drawn."""
-    return "" if stride == 1 else f" One round in {stride} is drawn; the CSV file has all."
-
-
-def few(labels: Sequence[str]) -> str:
-    """What a caption says where only the first rows of a kind have a figure."""
-    left = len(labels) - MOST_FIGURES
-    return f" The first {MOST_FIGURES} of {len(labels)} rows have this figure." if left > 0 else ""
-
-
-def dots(marks: int, size: int) -> bool | Spec:
-    """Dots on a line, as long as they can be told apart."""
-    return {"size": size} if marks <= 900 else False
-
-
-def row_filter(labels: Sequence[str]) -> Spec:
-    """The parameter and the transform by which the page shows and hides rows."""
-    return {
-        "params": [{"name": SHOWN, "value": list(labels)}],
-        "transform": [{"filter": f"indexof({SHOWN}, datum.row) >= 0"}],
-    }
-
-
-def panels(labels: Sequence[str]) -> tuple[list[str], str]:
-    """The rows that get a panel of their own, and what a caption says of the others."""
-    kept = list(labels)[:MOST_PANELS]
-    left = len(labels) - len(kept)
-    said = f" The first {MOST_PANELS} of {len(labels)} rows; the CSV file has all." if left else ""
-    return kept, said
-
-
-def colours(sites: Sequence[str], title: str = "site") -> Spec:
-    """Sites by colour, always the same one."""
-    return {
-        "field": "site",
-        "type": "nominal",
-        "title": title,
-        "scale": {"domain": list(sites), "range": list(COLOURS[: len(sites)])},
-    }
-
-
-def slider(first: int, last: int, step: int = 1) -> Spec:
-    """A slider through rounds, at the last one to begin with."""
-    bind = {"input": "range", "min": first, "max": last, "step": step, "name": "round "}
-    return {"name": SLIDER, "value": last, "bind": bind}
-
-
-def tooltip(*fields: tuple[str, str]) -> list[Spec]:
-    """Fields shown on hovering: (name, format or "" for text)."""
-    return [
-        {"field": name, "type": "quantitative", "format": shape}
-        if shape
-        else {"field": name, "type": "nominal"}
-        for name, shape in fields
-    ]

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autofedavg.report.figures.curves import ROUND
-from autofedavg.report.figures.figure import (
-    HEIGHT,
-    WIDTH,
-    Data,
-    Figure,
-    Spec,
-    dots,
-    every,
-    row_filter,
-    thinned,
-    tooltip,
-)
-from autofedavg.report.figures.series import learns, means, tested_series, validation_series
-from autofedavg.report.read import Results, Row
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.series import last_of, means, score_series
+from autofedavg.report.figures.vega import Data, Spec
+from autofedavg.report.repeats import Results, Row
 
 MOST_CURVES = 10
 LONG = 20  # rounds, from which on the first ones do not set the scale
@@ -28,27 +18,25 @@ DASHED = "dashed: rows with fixed weights."
 
 def validation_figure(results: Results) -> Figure | None:
     """The global model's validation score, row against row."""
-    data = [item for row in results.rows for item in validation_series(row)]
+    data = [item for row in results.rows for item in score_series(row, "validation")]
     if not data:
         return None
     drawn = means(data, "score")
     labels, left = _best(results, drawn)
-    drawn, stride = thinned(_marked(results, drawn, labels))
+    drawn, stride = vega.thinned(_marked(results, drawn, labels))
     spec = {
-        **row_filter(labels),
+        **vega.row_filter(labels),
         "data": {"values": drawn},
-        "width": WIDTH,
-        "height": HEIGHT + 40,
-        "layer": _curves(drawn, labels, "score", "validation score, %", {"zero": False}),
+        "width": vega.WIDTH,
+        "height": vega.HEIGHT + 40,
+        "layer": _curves(drawn, labels, "score", "validation score, %", vega.FROM_LOWEST),
     }
     caption = (
         "Mean over sites of the global model's score on their validation cases, after each round; "
-        f"{DASHED}{_band(drawn)}{left}{every(stride)}"
+        f"{DASHED}{_band(drawn)}{left}{vega.every(stride)}"
     )
-    return Figure(
-        "validation", "Validation score over the rounds (Figure 3b)", caption, data, spec,
-        about=_ends(drawn, "Validation"),
-    )  # fmt: skip
+    title, about = "Validation score over the rounds (Figure 3b)", _ends(drawn, "Validation")
+    return Figure("validation", title, caption, data, spec, about=about)
 
 
 def tested_figure(results: Results) -> Figure | None:
@@ -56,15 +44,14 @@ def tested_figure(results: Results) -> Figure | None:
     data = [item for row in results.rows for item in _tested(row)]
     if not data:
         return None
-    baseline = results.row(results.baseline)
-    name = baseline.label if baseline else ""
+    name = _baseline(results)
     known = {_repeat(item): item["score"] for item in data if item["row"] == name}
     for item in data:
         if _repeat(item) in known:
             item["difference"] = item["score"] - known[_repeat(item)]
     scores = means(data, "score")
     labels, left = _best(results, scores)
-    scores, stride = thinned(_marked(results, scores, labels))
+    scores, stride = vega.thinned(_marked(results, scores, labels))
     rounds = {item["t"] for item in scores}
     apart = means([item for item in data if "difference" in item], "difference")
     others = [label for label in labels if label != name]
@@ -80,24 +67,24 @@ def tested_figure(results: Results) -> Figure | None:
         said += f" Only above, being far off: {', '.join(far)}."
     if any(_beyond(part) for part in (scores, apart)):
         said += " Scales are those of later rounds; some of the first ones lie beyond."
-    spec: Spec = {
-        **row_filter(labels),
-        "data": {"values": [*scores, *apart]},
-        "vconcat": panels,
-    }
+    spec = {**vega.row_filter(labels), "data": {"values": [*scores, *apart]}, "vconcat": panels}
     caption = (
         "Mean over sites of the global model's score on their test cases, after each round that "
-        f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}{every(stride)}"
+        f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}"
+        f"{vega.every(stride)}"
     )
-    return Figure(
-        "tested", "Test score over the rounds", caption, data, spec, about=_ends(scores, "Test")
-    )
+    title, about = "Test score over the rounds", _ends(scores, "Test")
+    return Figure("tested", title, caption, data, spec, about=about)
 
 
 def _tested(row: Row) -> Data:
     """The test scores of a row that was tested more than once."""
-    found = tested_series(row)
+    found = score_series(row, "test")
     return found if len({item["t"] for item in found}) > 1 else []
+
+
+def _baseline(results: Results) -> str:
+    return results.baseline_row.label if results.baseline_row else ""
 
 
 def _repeat(item: dict[str, object]) -> tuple[object, ...]:
@@ -106,22 +93,22 @@ def _repeat(item: dict[str, object]) -> tuple[object, ...]:
 
 def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
     """What is drawn of these rows, saying which have fixed weights."""
-    fixed = [row.label for row in results.rows if not learns(row)]
+    fixed = [row.label for row in results.rows if not row.learns]
     return [{**item, "fixed": item["row"] in fixed} for item in drawn if item["row"] in labels]
 
 
 def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
     """Curves of one of several values in the same data."""
-    scale: Spec = {"zero": False}
+    scale = vega.FROM_LOWEST
     if _beyond(drawn):
-        scale |= {"domain": _domain(drawn, value), "nice": True}
+        in_sight = [*_late(drawn), *([0.0] if value == "difference" else [])]
+        scale = {**scale, "domain": [min(in_sight), max(in_sight)], "nice": True}
     layers = _curves(drawn, labels, value, title, scale)
     if value == "difference":
-        zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.4},
-                      "encoding": {"y": {"datum": 0}}}  # fmt: skip
-        layers.insert(0, zero)
+        zero = vega.layer({"type": "rule", "opacity": 0.4}, y={"datum": 0})
+        layers.insert(0, {"data": {"values": [{}]}, **zero})
     only = [{"filter": f"isValid(datum.{value})"}]
-    return {"width": WIDTH, "height": HEIGHT - 60, "transform": only, "layer": layers}
+    return {"width": vega.WIDTH, "height": vega.HEIGHT - 60, "transform": only, "layer": layers}
 
 
 def _far(apart: Data) -> list[str]:
@@ -158,49 +145,31 @@ def _early(drawn: Data) -> int:
 def _late(drawn: Data) -> tuple[float, float]:
     """The least and the greatest after a tenth of the rounds, and where every row stands last."""
     early = _early(drawn)
-    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
+    last = last_of(drawn)
     kept = [item for item in drawn if item["t"] >= early or item is last[item["row"]]]
     return min(item["least"] for item in kept), max(item["greatest"] for item in kept)
 
 
-def _domain(drawn: Data, value: str) -> list[float]:
-    least, most = _late(drawn)
-    return [min(least, 0.0), max(most, 0.0)] if value == "difference" else [least, most]
-
-
 def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec) -> list[Spec]:
     """A line per row, and the band of its repeats."""
-    colour: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels,
-                    "scale": {"domain": labels}, "legend": {"symbolOpacity": 1}}  # fmt: skip
+    colour: Spec = {**vega.names("row", labels), "scale": {"domain": labels},
+                    "legend": {"symbolOpacity": 1}}  # fmt: skip
     y = {"type": "quantitative", "title": title, "scale": scale}
-    counts = Counter(item["row"] for item in drawn)
-    few = min(counts.values(), default=0) == 1 or max(counts.values(), default=0) < 2 * LONG
-    dash: Spec = {"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]}
-    layers: list[Spec] = [
-        {
-            "mark": {
-                "type": "line",
-                "strokeWidth": 2,
-                "clip": True,
-                "point": dots(len(drawn), 18) if few else False,
-            },
-            "encoding": {
-                "x": ROUND,
-                "y": {**y, "field": value},
-                "color": colour,
-                "strokeDash": dash,
-                "tooltip": tooltip(("row", ""), ("t", "d"), (value, ".2f")),
-            },
-        }
-    ]
-    if _several(drawn):
-        encoding = {"x": ROUND, "color": colour, "y2": {"field": "greatest"}}
-        band: Spec = {
-            "mark": {"type": "area", "opacity": 0.15, "clip": True},
-            "encoding": {**encoding, "y": {**y, "field": "least"}},
-        }
-        layers.insert(0, band)
-    return layers
+    counts = Counter(item["row"] for item in drawn).values()
+    few = min(counts, default=0) == 1 or max(counts, default=0) < 2 * LONG
+    point = vega.dots(len(drawn), 18) if few else False
+    line = vega.layer(
+        {"type": "line", "strokeWidth": 2, "clip": True, "point": point},
+        x=vega.ROUND,
+        y={**y, "field": value},
+        color=colour,
+        strokeDash={"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]},
+        tooltip=vega.tooltip(("row", ""), ("t", "d"), (value, ".2f")),
+    )
+    if not _several(drawn):
+        return [line]
+    area, ends = {"type": "area", "opacity": 0.15, "clip": True}, {"field": "greatest"}
+    return [vega.layer(area, x=vega.ROUND, color=colour, y2=ends, y={**y, "field": "least"}), line]
 
 
 def _several(drawn: Data) -> bool:
@@ -213,22 +182,19 @@ def _band(drawn: Data) -> str:
 
 def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
     """The rows that curves can be told apart of: the baseline and those that end highest."""
-    last = {item["row"]: item["score"] for item in sorted(drawn, key=lambda item: item["t"])}
-    labels = [row.label for row in results.rows if row.label in last]
+    last = last_of(drawn)
+    labels = [label for label in results.labels if label in last]
     if len(labels) <= MOST_CURVES:
         return labels, ""
-    baseline = results.row(results.baseline)
-    first = baseline.label if baseline else ""
-    kept = sorted(labels, key=lambda label: (label != first, -last[label]))[:MOST_CURVES]
+    first = _baseline(results)
+    kept = sorted(labels, key=lambda label: (label != first, -last[label]["score"]))[:MOST_CURVES]
     which = f"The {MOST_CURVES} rows of {len(labels)} that end highest"
     if first in labels:
         which = f"{first} and the {MOST_CURVES - 1} rows of {len(labels)} that end highest"
-    said = f" {which}; the CSV file has all."
-    return [label for label in labels if label in kept], said
+    return [label for label in labels if label in kept], f" {which}; the CSV file has all."
 
 
 def _ends(drawn: Data, which: str) -> str:
     """The last values in words."""
-    last = {item["row"]: item for item in sorted(drawn, key=lambda item: item["t"])}
-    said = ", ".join(f"{row} {item['score']:.1f}" for row, item in last.items())
+    said = ", ".join(f"{row} {item['score']:.1f}" for row, item in last_of(drawn).items())
     return f"{which} score after the last common round: {said}."

@@ -3,85 +3,64 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 
-from autofedavg.core.evaluation import compare
-from autofedavg.report.differences import Difference, differences, told
-from autofedavg.report.figures.figure import (
-    COLOURS,
-    INK,
-    MOST_LINES,
-    MOST_MARKS,
-    Data,
-    Figure,
-    Spec,
-    colours,
-    panels,
-    row_filter,
-    tooltip,
-)
-from autofedavg.report.read import Results
-from autofedavg.report.tables import paired_scores
+from autofedavg.core.evaluation import Paired
+from autofedavg.report.differences import told
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.vega import Data, Spec
+from autofedavg.report.repeats import Pairing, Results
 
 
 def differences_figure(results: Results) -> Figure | None:
     """Every case's difference from the baseline, with the test's p value."""
-    found = differences(results)
-    baseline = results.row(results.baseline)
-    if not found or baseline is None:
+    baseline, sites = results.baseline_row, list(results.sites)
+    data: Data = [
+        {"row": pairing.row.label, "site": site, "case": case, "value": 100 * gap}
+        for pairing in results.pairings.values()
+        for (site, case), gap in pairing.gaps.items()
+    ]
+    if not data or baseline is None:
         return None
-    data: Data = [item._asdict() for item in found]
-    labels = list(dict.fromkeys(item.row for item in found))
-    words = _tests(results, labels)
-    sites = list(results.sites)
+    labels = [pairing.row.label for pairing in results.pairings.values()]
+    words = [_words(each, test) for each in results.pairings.values() if (test := each.test())]
     x: Spec = {"type": "quantitative", "title": f"points above or below {baseline.label}"}
-    y: Spec = {"field": "row", "type": "nominal", "title": None, "sort": labels}
-    layers: list[Spec] = [
-        {"data": {"values": [{}]}, "mark": {"type": "rule", "opacity": 0.6},
-         "encoding": {"x": {"datum": 0}}},
-    ]  # fmt: skip
-    shown = row_filter(labels)
-    many = len(found) > MOST_MARKS
-    few_sites = len(sites) <= MOST_LINES
-    on_top = {**colours(sites), "legend": {"orient": "top"}}
+    y = vega.names("row", labels)
+    shown = vega.row_filter(labels)
+
+    def layer(values: Data, mark: Spec, **encoding: Spec | list[Spec]) -> Spec:
+        rows = {"data": {"values": values}, "transform": shown["transform"]}
+        return {**rows, **vega.layer(mark, **encoding)}
+
+    zero = vega.layer({"type": "rule", "opacity": 0.6}, x={"datum": 0})
+    layers = [{"data": {"values": [{}]}, **zero}]
+    many = len(data) > vega.MOST_MARKS
     if not many:
+        # Dots of a site in a lane of their own, so that few cover one another.
+        lane = {site: 2 * k / max(1, len(sites) - 1) - 1 for k, site in enumerate(sites)}
+        one_colour = {"color": vega.COLOURS[0]} if len(sites) > vega.MOST_LINES else {}
+        on_top = {**vega.colours(sites), "legend": {"orient": "top"}}
+        place = {"field": "place", "type": "quantitative", "scale": {"domain": [-1.2, 1.2]}}
         layers.append(
-            {
-                "data": {"values": _side_by_side(found, sites)},
-                "transform": shown["transform"],
-                "mark": {"type": "circle", "size": 26, "opacity": 0.65,
-                         **({} if few_sites else {"color": COLOURS[0]})},
-                "encoding": {
-                    "x": {**x, "field": "value"},
-                    "y": y,
-                    "yOffset": {"field": "place", "type": "quantitative",
-                                "scale": {"domain": [-1.2, 1.2]}},
-                    **({"color": on_top} if few_sites else {}),
-                    "tooltip": tooltip(("row", ""), ("site", ""), ("case", ""), ("value", "+.2f")),
-                },
-            }
-        )  # fmt: skip
+            layer(
+                [{**item, "place": lane[item["site"]]} for item in data],
+                {"type": "circle", "size": 26, "opacity": 0.65, **one_colour},
+                x={**x, "field": "value"},
+                y=y,
+                yOffset=place,
+                **({} if one_colour else {"color": on_top}),
+                tooltip=vega.tooltip(("row", ""), ("site", ""), ("case", ""), ("value", "+.2f")),
+            )
+        )
+    tips = vega.tooltip(("row", ""), ("mean", "+.2f"), ("test", ""))
+    half = {"type": "rule", "strokeWidth": 5, "opacity": 0.45}
+    middle = {"type": "tick", "color": vega.INK, "thickness": 3, "height": 26}
+    beside = {"type": "text", "align": "left", "x": 475}
     layers += [
-        {
-            "data": {"values": words},
-            "transform": shown["transform"],
-            "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.45},
-            "encoding": {"y": y, "x": {**x, "field": "quarter"}, "x2": {"field": "three"}},
-        },
-        {
-            "data": {"values": words},
-            "transform": shown["transform"],
-            "mark": {"type": "tick", "color": INK, "thickness": 3, "height": 26},
-            "encoding": {"y": y, "x": {**x, "field": "mean"},
-                         "tooltip": tooltip(("row", ""), ("mean", "+.2f"), ("test", ""))},
-        },
-        {
-            "data": {"values": words},
-            "transform": shown["transform"],
-            "mark": {"type": "text", "align": "left", "x": 475},
-            "encoding": {"y": y, "text": {"field": "test"}},
-        },
-    ]  # fmt: skip
+        layer(words, half, y=y, x={**x, "field": "quarter"}, x2={"field": "three"}),
+        layer(words, middle, y=y, x={**x, "field": "mean"}, tooltip=tips),
+        layer(words, beside, y=y, text={"field": "test"}),
+    ]
     spec: Spec = {"params": shown["params"], "width": 465, "height": {"step": 44}, "layer": layers}
     dots = "" if many else " A dot is a case."
     caption = (
@@ -89,47 +68,24 @@ def differences_figure(results: Results) -> Figure | None:
         "sites; thick line: the middle half of all cases. p: Wilcoxon signed-rank test, two-sided, "
         "all cases pooled; n: cases."
     )
-    return Figure(
-        "differences", f"Case by case against {baseline.label}", caption, data, spec,
-        about="; ".join(f"{w['row']}: mean {w['mean']:+.2f}, {w['test']}" for w in words),
-    )  # fmt: skip
+    title = f"Case by case against {baseline.label}"
+    about = "; ".join(f"{w['row']}: mean {w['mean']:+.2f}, {w['test']}" for w in words)
+    return Figure("differences", title, caption, data, spec, about=about)
 
 
-def _side_by_side(found: Sequence[Difference], sites: Sequence[str]) -> Data:
-    """Dots of a site in a lane of their own, so that few cover one another."""
-    lanes = max(1, len(sites) - 1)
-    order = {site: number for number, site in enumerate(sites)}
-    return [{**item._asdict(), "place": 2 * order[item.site] / lanes - 1} for item in found]
-
-
-def _tests(results: Results, labels: Sequence[str]) -> Data:
-    baseline = results.row(results.baseline)
-    made = []
-    for row in results.rows:
-        if baseline is None or row is baseline or row.label not in labels:
-            continue
-        own, against = paired_scores(row, baseline)
-        test = compare(own, against)
-        if test is None:
-            continue
-        values = sorted(100 * (own[key] - against[key]) for key in own.keys() & against.keys())
-        quarter, _, three = (
-            statistics.quantiles(values, n=4, method="inclusive")
-            if len(values) > 1
-            else values[:1] * 3
-        )
-        made.append(
-            {
-                "row": row.label, "mean": 100 * test.gain, "quarter": quarter, "three": three,
-                "test": f"{told(test)}, n = {test.n}",
-            }
-        )  # fmt: skip
-    return made
+def _words(pairing: Pairing, test: Paired) -> dict[str, float | str]:
+    """A row's mean, the middle half of its cases, and its test."""
+    values = sorted(100 * gap for gap in pairing.gaps.values())
+    quarter, _, three = (
+        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    )
+    said = {"mean": 100 * test.gain, "quarter": quarter, "three": three}
+    return {"row": pairing.row.label, **said, "test": f"{told(test)}, n = {test.n}"}
 
 
 def matrix_figure(results: Results) -> Figure | None:
     """K x K: every site's own model on every site's test cases."""
-    kept, left = panels([row.label for row in results.rows])
+    kept, left = vega.panels(results.labels)
     data: Data = []
     for row in results.rows:
         cells: dict[tuple[str, str], list[float]] = {}
@@ -150,38 +106,21 @@ def matrix_figure(results: Results) -> Figure | None:
     x: Spec = {"field": "tested on", "type": "nominal", "sort": sites,
                "axis": {"labelAngle": 0 if short else -90}}  # fmt: skip
     y: Spec = {"field": "model", "type": "nominal", "sort": sites, "title": "model of"}
+    tips = vega.tooltip(("row", ""), ("model", ""), ("tested on", ""), ("score", ".2f"))
+    colour = vega.number("score", "score, %", scale={"scheme": "viridis", "zero": False})
     layers: list[Spec] = [
-        {
-            "mark": "rect",
-            "encoding": {
-                "x": x, "y": y,
-                "color": {"field": "score", "type": "quantitative", "title": "score, %",
-                          "scale": {"scheme": "viridis", "zero": False}},
-                "tooltip": tooltip(("row", ""), ("model", ""), ("tested on", ""), ("score", ".2f")),
-            },
-        }
-    ]  # fmt: skip
+        {"mark": "rect", "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips}}
+    ]
     if len(sites) <= 6:
         values = [item["score"] for item in data]
         middle = (min(values) + max(values)) / 2
-        layers.append(
-            {
-                "mark": {"type": "text", "fontSize": 11},
-                "encoding": {
-                    "x": x, "y": y,
-                    "text": {"field": "score", "type": "quantitative", "format": ".1f"},
-                    "color": {"condition": {"test": f"datum.score > {middle}", "value": "#000"},
-                              "value": "#fff"},
-                },
-            }
-        )  # fmt: skip
-    spec: Spec = {
-        **row_filter(kept),
-        "data": {"values": [item for item in data if item["row"] in kept]},
-        "columns": 3 if len(sites) <= 4 else 2,
-        "facet": {"field": "row", "type": "nominal", "title": None, "sort": kept},
-        "spec": {"width": {"step": step}, "height": {"step": step}, "layer": layers},
-    }
+        dark = {"condition": {"test": f"datum.score > {middle}", "value": "#000"}, "value": "#fff"}
+        (text,) = vega.tooltip(("score", ".1f"))
+        mark = {"type": "text", "fontSize": 11}
+        layers.append(vega.layer(mark, x=x, y=y, text=text, color=dark))
+    drawn = [item for item in data if item["row"] in kept]
+    panel = {"width": {"step": step}, "height": {"step": step}, "layer": layers}
+    spec = vega.per_row(kept, drawn, panel, columns=3 if len(sites) <= 4 else 2)
     caption = (
         "The best local model of each site (rows) tested on each site's cases (columns). Local avg "
         f"is the mean of the diagonal, local gen of the rest.{left}"

@@ -14,15 +14,16 @@ from autofedavg.tasks.archives.sources import (
     CommittedCase,
     DataSource,
     FoundFiles,
-    grid_of,
     in_drawn_order,
     read_cases,
+    read_sources,
     warn_of_misplaced,
 )
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
+from autofedavg.tasks.imaging.files import look
 from autofedavg.tasks.imaging.image import size_text
-from autofedavg.tasks.imaging.pipeline import HELP, Network, Pipeline
+from autofedavg.tasks.imaging.pipeline import Network, Pipeline, step
 from autofedavg.tasks.imaging.preparation import Case, Classes
 from autofedavg.tasks.imaging.prepared import SPLITS
 from autofedavg.tasks.imaging.task import CaseFiles, Collection, ImageTask, counted
@@ -32,10 +33,10 @@ from autofedavg.tasks.lists.splits import split_digest
 class PublicPipeline(Pipeline):
     """The paper's settings for CT; the default is that of its COVID-19 study."""
 
-    network: Network = setting(
+    network: Network = step(
+        "network",
         "basic-unet",
-        origin="derived from MONAI's challenge baseline; the paper says 3D U-Net",
-        help=HELP["network"],
+        "derived from MONAI's challenge baseline; the paper says 3D U-Net",
     )
 
 
@@ -44,7 +45,6 @@ class PublicTask(ImageTask):
 
     paths: ClassVar[tuple[str, ...]] = ("root", "cache")
     private_names: ClassVar[bool] = False  # they are published
-    sources: ClassVar[Mapping[str, DataSource]]  # site -> the data set its cases are from
     heading: ClassVar[str]  # the description of the task for `autofedavg data`
     published: ClassVar[str]  # the description of the data for `environment.json` and the tables
     structure: ClassVar[str]  # the name of the class
@@ -64,6 +64,11 @@ class PublicTask(ImageTask):
         0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
     )
     pipeline: Pipeline = setting(Pipeline(), origin="ours", help="from images to batches")
+
+    @property
+    def sources(self) -> dict[str, DataSource]:
+        """Site -> the data set its cases are from."""
+        return {site: source for source in read_sources(self.name) for site in source.sites}
 
     def site_names(self) -> list[str]:
         return [*self.sources]
@@ -109,7 +114,7 @@ class PublicTask(ImageTask):
     def _found(self) -> dict[str, FoundFiles]:
         """Case -> its files; case ids are unique in a task."""
         found: dict[str, FoundFiles] = {}
-        for source in {id(s): s for s in self.sources.values()}.values():
+        for source in read_sources(self.name):
             found |= source.find(self.folder)
         return found
 
@@ -167,13 +172,12 @@ class PublicTask(ImageTask):
     def about(self) -> str:
         lines = [self.heading]
         per_site = Counter(known.site for known in read_cases(self.name))
-        for source in {id(s): s for s in self.sources.values()}.values():
-            sites = [site for site, s in self.sources.items() if s is source]
-            count = sum(per_site[site] for site in sites)
+        for source in read_sources(self.name):
+            count = sum(per_site[site] for site in source.sites)
             place = self.folder / source.folder
             lines += [
                 "",
-                f"{', '.join(sites)}: {source.title}, {count} labelled cases",
+                f"{', '.join(source.sites)}: {source.title}, {count} labelled cases",
                 f"  get      {source.get}",
                 f"  licence  {source.licence}",
                 *(f"  cite     {text}" for text in source.cite),
@@ -192,7 +196,7 @@ class PublicTask(ImageTask):
         for done, known in enumerate(usable, 1):
             pair = self._found[known.case]
             try:
-                image, label = grid_of(pair.images[0]), grid_of(pair.labels[0])
+                image, label = (look([paths[0]]).grid for paths in (pair.images, pair.labels))
             except DataError as error:
                 wrong.append(f"{known.site}, {known.case}: {error}")
             else:
@@ -232,13 +236,9 @@ class PublicTask(ImageTask):
         return self._with_files(lacking)
 
     def _with_files(self, lacking: Iterable[CommittedCase]) -> CaseFiles:
-        without = {(known.site, known.case) for known in lacking}
+        without = {known.case for known in lacking}
         return {
-            site: [
-                self._case(site, case, split)
-                for case, split in cases.items()
-                if (site, case) not in without
-            ]
+            site: [self._case(site, *each) for each in cases.items() if each[0] not in without]
             for site, cases in self.splits().items()
         }
 

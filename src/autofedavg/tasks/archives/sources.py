@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import statistics
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,12 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.casefolder import PreparedCase
-from autofedavg.tasks.imaging.dicom import series_header
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import Classes
-from autofedavg.tasks.imaging.readers import nifti_header
 
 log = logging.getLogger(__name__)
 SOFT = -50.0  # Hounsfield units: above fat
@@ -45,10 +43,21 @@ class CommittedCase(NamedTuple):
 @cache
 def read_cases(task: str) -> tuple[CommittedCase, ...]:
     """The committed cases of a task, in the order of its file."""
-    text = (files("autofedavg.tasks.archives") / "cases" / f"{task}.csv").read_text(
-        encoding="utf-8"
-    )
-    return tuple(CommittedCase(**row) for row in csv.DictReader(text.splitlines()))
+    lines = _text(f"{task}.csv").splitlines()
+    return tuple(CommittedCase(**row) for row in csv.DictReader(lines))
+
+
+@cache
+def read_sources(task: str) -> tuple[DataSource, ...]:
+    """The public data sets of a task."""
+    tables = tomllib.loads(_text(f"{task}.toml"))["source"]
+    for table in tables:
+        table["classes"] = {name: tuple(values) for name, values in table["classes"].items()}
+    return tuple(DataSource(**table) for table in tables)
+
+
+def _text(name: str) -> str:
+    return (files("autofedavg.tasks.archives") / "cases" / name).read_text(encoding="utf-8")
 
 
 def in_drawn_order(task: str, cases: Iterable[str]) -> list[str]:
@@ -69,10 +78,11 @@ class FoundFiles:
 class DataSource:
     """A public data set as it is downloaded."""
 
+    sites: Sequence[str]  # the clients that its cases belong to
     title: str  # its name
     get: str  # where to download it, and its size
     licence: str  # its terms of use
-    cite: tuple[str, ...]  # the publications to cite
+    cite: Sequence[str]  # the publications to cite
     folder: str  # its folder below the task's root; empty for the root itself
     case: str  # a case's id, with {} for its number
     image: str  # the end of an image's path, with {}; of a folder where `series` is true
@@ -120,21 +130,6 @@ class DataSource:
     def _ends(self, template: str) -> re.Pattern[str]:
         number = re.escape(template).replace(r"\{\}", f"({self.number})")
         return re.compile("(?:.*/)?" + number.replace(r"\.nii\.gz", r"\.nii(?:\.gz)?"))
-
-
-def grid_of(path: Path) -> tuple[int, ...]:
-    """The size of an image by its header; raises DataError if that cannot be read."""
-    try:
-        return series_header(path).grid if path.is_dir() else nifti_header(path).grid
-    except DataError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise DataError(
-            f"its header cannot be read ({reason.strip()})",
-            where=str(path),
-            remedy="download it again",
-        ) from error
 
 
 def _below(top: Path, whole: re.Pattern[str] | None = None) -> Iterator[Path]:

@@ -61,9 +61,6 @@ class LabelledImages:
     images: np.ndarray
     labels: np.ndarray
 
-    def per_class(self) -> list[int]:
-        return [int(n) for n in np.bincount(self.labels, minlength=len(CLASSES))]
-
 
 @dataclass(frozen=True)
 class Cifar10Data:
@@ -139,25 +136,26 @@ def _read_batch(path: Path, layout: Layout) -> np.ndarray:
         raise DataError("it is missing") from None
     except OSError as error:
         raise DataError(f"it cannot be read ({error.strerror})") from error
-    records = _from_binary(content) if layout == "binary" else _from_pickle(content)
-    if not len(records):
+    labels, pixels = _from_binary(content) if layout == "binary" else _from_pickle(content)
+    if not labels:
         raise DataError("it holds no image")
-    if records[:, 0].max() >= len(CLASSES):
-        at = int(np.argmax(records[:, 0] >= len(CLASSES)))
-        raise DataError(f"the label of image {at} is {records[at, 0]}, expected 0 to 9")
-    return records
+    for at, label in enumerate(labels):
+        if not 0 <= label < len(CLASSES):
+            raise DataError(f"the label of image {at} is {label}, expected 0 to 9")
+    return np.concatenate([np.array(labels, dtype=np.uint8)[:, None], pixels], axis=1)
 
 
-def _from_binary(content: bytes) -> np.ndarray:
+def _from_binary(content: bytes) -> tuple[list[int], np.ndarray]:
     if len(content) % RECORD:
         raise DataError(
             f"its {len(content)} bytes are not a multiple of {RECORD}, the size of an image "
             f"(the official file has {OFFICIAL_RECORDS * RECORD})"
         )
-    return np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
+    return records[:, 0].tolist(), records[:, 1:]
 
 
-def _from_pickle(content: bytes) -> np.ndarray:
+def _from_pickle(content: bytes) -> tuple[list[int], np.ndarray]:
     loaded = inert_pickle.load(content)
     if not isinstance(loaded, dict):
         raise DataError("it does not hold a table of images and labels")
@@ -171,12 +169,7 @@ def _from_pickle(content: bytes) -> np.ndarray:
         raise DataError("it does not hold a list of labels")
     if len(labels) != len(pixels):
         raise DataError(f"it has {len(pixels)} images and {len(labels)} labels")
-    wide = [label for label in labels if not 0 <= label < len(CLASSES)]
-    if wide:
-        at = labels.index(wide[0])
-        raise DataError(f"the label of image {at} is {wide[0]}, expected 0 to 9")
-    column = np.array(labels, dtype=np.uint8)[:, None]
-    return np.concatenate([column, pixels], axis=1)
+    return labels, pixels
 
 
 def _joined(batches: Sequence[np.ndarray]) -> LabelledImages:

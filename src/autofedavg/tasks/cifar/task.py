@@ -212,7 +212,8 @@ class Cifar10(Task):
         data = files.read(self.folder(), progress)
         lines = [f"{data.found.layout} layout in {data.found.folder}"]
         for what, pictures in (("training", data.train), ("test", data.test)):
-            counted = zip(files.CLASSES, pictures.per_class(), strict=True)
+            counts = np.bincount(pictures.labels, minlength=len(files.CLASSES))
+            counted = zip(files.CLASSES, counts, strict=True)
             by_class = ", ".join(f"{name} {count}" for name, count in counted)
             lines.append(f"{len(pictures.labels)} {what} images: {by_class}")
         for batch, official in data.official().items():

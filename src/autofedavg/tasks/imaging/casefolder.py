@@ -66,13 +66,8 @@ class PreparedCase:
 
     def crop(self, box: Box) -> tuple[Tensor, Tensor]:
         """Image (C, *box) float32 and label (1, *box) uint8 of a part."""
-        if self._held is not None:
-            whole, classes = self._held
-            image, label = whole[:, *box].float(), classes[box][None]
-        else:
-            image = torch.from_numpy(self._mapped("image")[:, *box].astype(np.float32))
-            label = torch.from_numpy(np.array(self._mapped("label")[box]))[None]
-        return image.to(self._device), label.to(self._device)
+        image, label = self._held or map(self._mapped, ("image", "label"))
+        return image[:, *box].float().to(self._device), label[box][None].to(self._device)
 
     def window(self, box: Box) -> tuple[Tensor, Tensor]:
         """`crop` for a box that may reach beyond the image, where there is background."""
@@ -84,13 +79,9 @@ class PreparedCase:
         """(C, *box) float32: the image alone in a box that may reach beyond it."""
         return self.window(box)[0]
 
-    def image(self) -> Tensor:
-        """The whole image, (C, *size) float32."""
-        return self.crop((slice(None),) * len(self.size))[0]
-
     def is_background(self, voxel: tuple[int, ...]) -> bool:
         label = self._mapped("label") if self._label is None else self._label
-        return int(label[voxel]) == 0
+        return not label[voxel]
 
     def centres(self) -> list[np.ndarray]:
         """For every class, the flat indices of its voxels, or of a sample of them."""
@@ -99,7 +90,7 @@ class PreparedCase:
         ends = np.cumsum(self.facts["centres"])
         if not ends[-1]:
             return [np.empty(0, np.int64) for _ in ends]
-        return np.split(self._mapped("centres"), ends[:-1])
+        return np.split(self._mapped("centres").numpy(), ends[:-1])
 
     def original(self) -> Tensor:
         """The label on the grid of the file, uint8."""
@@ -110,8 +101,9 @@ class PreparedCase:
         with np.load(self._folder / "original.npz") as found:
             return torch.from_numpy(found["label"])
 
-    def _mapped(self, name: str) -> Any:
-        return np.load(self._folder / f"{name}.npy", mmap_mode="r")
+    def _mapped(self, name: str) -> Tensor:
+        # Copied on write, which never happens: PyTorch warns of arrays that cannot be written.
+        return torch.from_numpy(np.load(self._folder / f"{name}.npy", mmap_mode="c"))
 
 
 def write_case(folder: Path, made: CaseArrays, classes: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import SimpleITK
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.imaging.readers import DICOM, Header, Scan, from_itk, itk_header
+from autofedavg.tasks.imaging.readers import DICOM, Scan, blank, from_itk, itk_header
 
 KEY = "0020|0032"  # Image Position (Patient)
 _SWITCH = threading.Lock()  # ITK's warnings are switched for the whole process
@@ -27,12 +27,14 @@ def read_series(path: Path) -> Scan:
         reader.MetaDataDictionaryArrayUpdateOn()
         image = reader.Execute()
     if image.GetDimension() == 3 and len(names) > 1:
-        positions = [_position(reader, number) for number in range(len(names))]
-        _check_slices(path, [position for position in positions if position is not None], image)
+        placed = [k for k in range(len(names)) if reader.HasMetaDataKey(k, KEY)]
+        texts = [reader.GetMetaData(k, KEY).split("\\") for k in placed]
+        if len(texts) == image.GetSize()[2]:  # slices without a position cannot be checked
+            _check_slices(path, np.array(texts, float), image)
     return from_itk(image)
 
 
-def series_header(path: Path) -> Header:
+def series_header(path: Path) -> Scan:
     """The header of a series, without reading pixels."""
     names = files_of(path)
     if path.is_dir():
@@ -44,8 +46,9 @@ def series_header(path: Path) -> Header:
         first = itk_header(Path(names[0]))
     if len(names) == 1:
         return first
-    columns, rows = first.grid[::-1] if len(first.grid) == 2 else first.grid[:2]
-    return Header(first.channels, (columns, rows, len(names)), None, spaced=True, placed=True)
+    sizes = first.grid[::-1] if len(first.grid) == 2 else first.grid[:2]
+    lies = first.lies if first.affine is None else first.affine
+    return Scan(blank((len(first.values), *sizes, len(names))), None, lies=lies)
 
 
 @contextmanager
@@ -90,17 +93,8 @@ def files_of(path: Path) -> Sequence[str]:
     return names
 
 
-def _position(reader: Any, number: int) -> np.ndarray | None:
-    if not reader.HasMetaDataKey(number, KEY):
-        return None
-    text = reader.GetMetaData(number, KEY)
-    return np.array([float(part) for part in text.split("\\")])
-
-
-def _check_slices(path: Path, positions: Sequence[np.ndarray], image: Any) -> None:
-    if len(positions) < image.GetSize()[2]:
-        return  # slices without a position cannot be checked
-    steps = np.linalg.norm(np.diff(np.stack(positions), axis=0), axis=1)
+def _check_slices(path: Path, positions: np.ndarray, image: Any) -> None:
+    steps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
     usual = float(np.median(steps))
     odd = np.flatnonzero(np.abs(steps - usual) > 0.01 * usual + 0.01)
     if usual < 1e-3:
@@ -112,8 +106,7 @@ def _check_slices(path: Path, positions: Sequence[np.ndarray], image: Any) -> No
             where=str(path),
             remedy="look for missing or duplicate slices",
         )
-    last = image.GetSize()[2] - 1
-    expected = image.TransformIndexToPhysicalPoint((0, 0, last))
+    expected = image.TransformIndexToPhysicalPoint((0, 0, len(positions) - 1))
     if (apart := float(np.linalg.norm(positions[-1] - expected))) > 0.1 * usual + 0.1:
         raise DataError(
             f"its slices are shifted against each other, by {apart:.3g} mm in all",

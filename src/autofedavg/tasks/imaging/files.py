@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from autofedavg.core.errors import DataError
-from autofedavg.tasks.imaging import readers
 from autofedavg.tasks.imaging.dicom import read_series, series_header
-from autofedavg.tasks.imaging.readers import DICOM, FLAT, ITK, NIFTI, Header, Scan
+from autofedavg.tasks.imaging.readers import DICOM, FLAT, ITK, NIFTI, Scan, blank, plain, read_file
 
 ROUNDING = 0.05  # of a voxel: grids that differ by less are the same
 WHOLE = 1e-3  # tolerance for the whole numbers of a label: files may store them scaled
@@ -26,31 +25,30 @@ NUMBERS = "save one number per voxel: 0 for background, 1, 2, ... for the classe
 
 def read(paths: Sequence[Path]) -> Scan:
     """Reads one image; several files are its channels and must share a grid (to 5 % of a voxel)."""
-    scans = [_read_one(path) for path in paths]
-    _refuse_other_grids(paths, [(scan.grid, scan.affine) for scan in scans])
+    scans = _channels(paths, pixels=True)
     if len(scans) == 1:
         return scans[0]
     return replace(scans[0], values=np.concatenate([scan.values for scan in scans]))
 
 
-def look(paths: Sequence[Path]) -> Header:
-    """The header of one image; only pictures, which are small, are read whole."""
-    seen = [_look_at(path) for path in paths]
-    _refuse_other_grids(paths, [(header.grid, header.affine) for header in seen])
-    return replace(seen[0], channels=sum(header.channels for header in seen))
+def look(paths: Sequence[Path]) -> Scan:
+    """The header of one image: its values have the right shape, but are not read."""
+    scans = _channels(paths, pixels=False)
+    channels = sum(len(scan.values) for scan in scans)
+    return replace(scans[0], values=blank((channels, *scans[0].grid)))
 
 
-def _refuse_other_grids(
-    paths: Sequence[Path], grids: Sequence[tuple[tuple[int, ...], np.ndarray | None]]
-) -> None:
-    size, affine = grids[0]
-    for path, (other, lies) in zip(paths[1:], grids[1:], strict=True):
-        if other != size or offset(affine, lies, size) > ROUNDING:
+def _channels(paths: Sequence[Path], *, pixels: bool) -> list[Scan]:
+    """The files of one image, which must share a grid."""
+    first, *others = scans = [_read_one(path, pixels=pixels) for path in paths]
+    for path, other in zip(paths[1:], others, strict=True):
+        if other.grid != first.grid or offset(first.affine, other.affine, first.grid) > ROUNDING:
             raise DataError(
                 f"its grid differs from that of {paths[0].name}",
                 where=str(path),
                 remedy="resample the channels of a case to one grid",
             )
+    return scans
 
 
 def stem(path: Path) -> str:
@@ -167,31 +165,15 @@ def _head(header: Path) -> list[str]:
     return start.decode("utf-8", errors="surrogateescape").splitlines()
 
 
-def _read_one(path: Path, *, colours: bool = True) -> Scan:
+def _read_one(path: Path, *, pixels: bool = True, colours: bool = True) -> Scan:
     with _readable(path):
         _files(path)
-        reader = read_series if _is_series(path) else readers.reader_of(path, colours=colours)
-        scan = reader(path)
+        if path.is_dir() or path.name.lower().endswith(DICOM):
+            scan = read_series(path) if pixels else series_header(path)
+        else:
+            scan = read_file(path, pixels=pixels, colours=colours)
         _refuse_nowhere(path, scan.affine)
-        return scan
-
-
-def _look_at(path: Path) -> Header:
-    name = path.name.lower()
-    with _readable(path):
-        _files(path)
-        if _is_series(path):
-            return series_header(path)
-        if not name.endswith((*NIFTI, *ITK)):
-            scan = readers.reader_of(path)(path)
-            return Header(len(scan.values), scan.grid, None, spaced=False, placed=False)
-        header = (readers.nifti_header if name.endswith(NIFTI) else readers.itk_header)(path)
-        _refuse_nowhere(path, header.affine)
-        return header
-
-
-def _is_series(path: Path) -> bool:
-    return path.is_dir() or path.name.lower().endswith(DICOM)
+        return replace(scan, values=plain(scan.values)) if pixels else scan
 
 
 def _refuse_nowhere(path: Path, affine: np.ndarray | None) -> None:

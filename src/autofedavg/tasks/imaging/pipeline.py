@@ -9,66 +9,63 @@ from pydantic import model_validator
 
 from autofedavg.core.settings import Settings, setting
 
+Spacing = tuple[float, ...] | Literal["keep"]
 Normalise = Literal["window", "percentiles", "zscore"]
 Network = Literal["unet", "basic-unet"]
 LossName = Literal["dice", "dice-ce"]
 LESION_MODEL = "derived from the same group's lesion model"
+SILENT = "ours: the paper is silent"
 UNET = (16, 32, 64, 128, 256)
 BASIC_UNET = (32, 32, 64, 128, 256, 32)
-HELP = {  # of settings whose default depends on the task
+HELP = {
     "channels": "widths of the network, top to bottom",
     "crop": "cut away what is empty around the body",
+    "flip": "chance to flip an axis",
+    "foreground": "share of crops centred on foreground",
     "loss": "Dice with squared denominators, or that plus cross entropy",
     "network": "MONAI's UNet or BasicUNet",
     "normalise": "intensities by a fixed window, or each image's own: percentiles, mean and spread",
     "overlap": "overlap of sliding windows",
+    "residual_units": "residual units per level of the unet",
     "roi": "size of training crops and of the window",
+    "shift": "largest intensity shift",
     "spacing": "common voxel spacing in mm; 'keep' leaves every grid as it is",
+    "strides": "how much the unet shrinks each axis from one width to the next; 2 when empty",
     "window": "intensities mapped to [0, 1], clipped; of no use to the other ways to normalise",
 }
+
+
+def step(name: str, default: Any, origin: str, **limits: Any) -> Any:
+    """A setting of a pipeline; its help is the same in all tasks."""
+    return setting(default, origin=origin, help=HELP[name], **limits)
 
 
 class CommonPipeline(Settings):
     """Settings that never depend on the data."""
 
-    crop: bool = setting(False, origin="ours", help=HELP["crop"])
-    foreground: float = setting(
-        0.5, origin="derived from the paper's source (1:1)", ge=0, le=1,
-        help="share of crops centred on foreground",
-    )  # fmt: skip
-    flip: float = setting(0.1, origin=LESION_MODEL, help="chance to flip an axis", ge=0, le=1)
-    shift: float = setting(0.1, origin=LESION_MODEL, help="largest intensity shift", ge=0)
-    network: Network = setting("unet", origin="ours: the paper is silent", help=HELP["network"])
-    residual_units: int = setting(
-        0, origin="ours: the paper is silent", help="residual units per level of the unet", ge=0
-    )
+    crop: bool = step("crop", False, "ours")
+    foreground: float = step("foreground", 0.5, "derived from the paper's source (1:1)", ge=0, le=1)
+    flip: float = step("flip", 0.1, LESION_MODEL, ge=0, le=1)
+    shift: float = step("shift", 0.1, LESION_MODEL, ge=0)
+    network: Network = step("network", "unet", SILENT)
+    residual_units: int = step("residual_units", 0, SILENT, ge=0)
 
 
 class Pipeline(CommonPipeline):
     """The steps from images to batches and from predictions to scores, in two or three axes."""
 
-    spacing: tuple[float, ...] | Literal["keep"] = setting(
-        (0.8, 0.8, 5.0), origin="paper Sec. 4.2.1", help=HELP["spacing"]
-    )
-    normalise: Normalise = setting("window", origin=LESION_MODEL, help=HELP["normalise"])
-    window: tuple[float, float] = setting(
-        (-1000.0, 500.0), origin=LESION_MODEL, help=HELP["window"]
-    )
-    roi: tuple[int, ...] = setting((256, 256, 32), origin="paper Sec. 4.2.1", help=HELP["roi"])
-    overlap: float = setting(
-        0.75, origin="paper Sec. 4.2.1 (stride 64, 64, 8)", help=HELP["overlap"], ge=0, lt=1
-    )
-    loss: LossName = setting("dice", origin="paper Sec. 4.2.1", help=HELP["loss"])
-    channels: tuple[int, ...] = setting(
+    spacing: Spacing = step("spacing", (0.8, 0.8, 5.0), "paper Sec. 4.2.1")
+    normalise: Normalise = step("normalise", "window", LESION_MODEL)
+    window: tuple[float, float] = step("window", (-1000.0, 500.0), LESION_MODEL)
+    roi: tuple[int, ...] = step("roi", (256, 256, 32), "paper Sec. 4.2.1")
+    overlap: float = step("overlap", 0.75, "paper Sec. 4.2.1 (stride 64, 64, 8)", ge=0, lt=1)
+    loss: LossName = step("loss", "dice", "paper Sec. 4.2.1")
+    channels: tuple[int, ...] = step(
+        "channels",
         lambda known: BASIC_UNET if known.get("network") == "basic-unet" else UNET,
-        origin="ours: the paper is silent; derived from MONAI's challenge baseline for basic-unet",
-        help=HELP["channels"],
+        f"{SILENT}; derived from MONAI's challenge baseline for basic-unet",
     )
-    strides: tuple[tuple[int, ...], ...] = setting(
-        (),
-        origin="ours: the paper is silent",
-        help="how much the unet shrinks each axis from one width to the next; 2 when empty",
-    )
+    strides: tuple[tuple[int, ...], ...] = step("strides", (), SILENT)
 
     @property
     def axes(self) -> int:

@@ -148,9 +148,11 @@ def slabs(
         for box, output in zip(group, outputs, strict=True):
             if held is None:  # the outputs and, last, their weights
                 held = output.new_zeros((len(output) + 1, roi[0], *size[1:]))
-            if box[0].start > first:
+            if (rows := box[0].start - first) > 0:
                 yield from _means(held, first, box[0].start)
-                _move(held, box[0].start - first)
+                # The rows that later windows still reach move to the front; the others are cleared.
+                held[:, :-rows] = held[:, rows:].clone()
+                held[:, -rows:] = 0
                 first = box[0].start
             place = (slice(None), slice(None), *box[1:])
             held[:-1][place] += output * weight
@@ -169,10 +171,3 @@ def pieces(size: Sequence[int]) -> Iterator[slice]:
     step = max(1, AT_ONCE // math.prod(size[1:]))
     for first in range(0, size[0], step):
         yield slice(first, min(first + step, size[0]))
-
-
-def _move(held: Tensor, rows: int) -> None:
-    """Moves the rows that later windows still reach to the front, and clears the others."""
-    kept = held.shape[1] - rows
-    held[:, :kept] = held[:, rows:].clone()
-    held[:, kept:] = 0

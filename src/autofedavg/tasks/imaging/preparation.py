@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from nibabel.orientations import apply_orientation, io_orientation
 
 from autofedavg.core.errors import DataError
+from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.files import ROUNDING, digest, offset, read, read_label
 from autofedavg.tasks.imaging.image import (
     PreparedImage,
@@ -24,6 +26,7 @@ from autofedavg.tasks.imaging.readers import Scan
 
 Classes = Mapping[str, tuple[int, ...]]
 BINARY: Classes = {"foreground": (1,)}
+Result = TypeVar("Result")
 BACKGROUND = ""  # class name of label values that count as background: other structures
 
 
@@ -49,6 +52,44 @@ class CaseArrays(PreparedImage):
     label: np.ndarray  # (*size,) uint8, 0 for background and 1.. in the order of the classes
     original: np.ndarray | None  # the label on its own grid; None when that is the prepared grid
     digests: tuple[str, str]  # of the numbers in the files, image and label
+
+
+def of_every_case(
+    wanted: Mapping[str, Sequence[Case]],
+    work: Callable[[Case], Result | DataError],
+    what: str,
+    threads: int,
+    progress: Progress | None = None,
+    where: str = "",
+) -> dict[str, list[Result]]:
+    """The results of `work` for the cases of every site; raises a DataError that lists all errors.
+
+    An error that `work` raises, instead of returning it, ends the work at once.
+    """
+    jobs = [(site, case) for site, cases in wanted.items() for case in cases]
+    found: dict[str, list[Result]] = {site: [] for site in wanted}
+    wrong: list[str] = []
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(work, case) for _, case in jobs]
+        try:
+            for done, ((site, case), future) in enumerate(zip(jobs, futures, strict=True), 1):
+                result = future.result()
+                if isinstance(result, DataError):
+                    wrong.append(f"{site}, {case.case}: {result}")
+                else:
+                    found[site].append(result)
+                if progress:
+                    progress(what, done, len(jobs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    if wrong:
+        raise DataError(
+            f"{len(wrong)} of {len(jobs)} cases cannot be used:\n  " + "\n  ".join(wrong),
+            where=where,
+            remedy="correct them, or remove them from the list of cases",
+        )
+    return found
 
 
 def load(case: Case, classes: Classes) -> tuple[Scan, np.ndarray]:

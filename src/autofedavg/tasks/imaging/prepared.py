@@ -12,7 +12,6 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,9 +29,11 @@ from autofedavg.tasks.imaging.preparation import (
     Case,
     Classes,
     arrays,
+    of_every_case,
 )
 
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
+CasesBySplit = dict[str, list[PreparedCase]]
 SPLITS = ("train", "validation", "test", "holdout")
 ROOMY = 4 * 2**30  # a memory limit with room for two cases in preparation
 ABANDONED = 3600.0  # seconds after which an incomplete folder is nobody's work any more
@@ -64,39 +65,20 @@ class Store:
 
     def sites(
         self, wanted: Mapping[str, Sequence[Case]], progress: Progress | None = None
-    ) -> dict[str, dict[str, list[PreparedCase]]]:
+    ) -> dict[str, CasesBySplit]:
         """Every site's prepared cases by split, held in memory up to the limit.
 
         Raises:
             DataError: a site lacks a split, or cases cannot be used; the error lists all.
         """
-        self._check_splits(wanted)
+        refuse_empty_splits({site: [c.split for c in cases] for site, cases in wanted.items()})
         self._sweep()
-        jobs = [(site, case) for site, cases in wanted.items() for case in cases]
-        ready: dict[str, dict[str, list[PreparedCase]]] = {
-            site: {split: [] for split in SPLITS} for site in wanted
-        }
-        wrong: list[str] = []
         at_once = 2 if self._limit >= ROOMY else 1  # each needs several times its file
-        with ThreadPoolExecutor(at_once) as pool:
-            futures = [pool.submit(self._tried, case) for _, case in jobs]
-            try:
-                for done, ((site, case), future) in enumerate(zip(jobs, futures, strict=True), 1):
-                    result = future.result()
-                    if isinstance(result, DataError):
-                        wrong.append(f"{site}, {case.case}: {result}")
-                    else:
-                        ready[site][case.split].append(result)
-                    if progress:
-                        progress("preparing cases", done, len(jobs))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        if wrong:
-            raise DataError(
-                f"{len(wrong)} of {len(jobs)} cases cannot be used:\n  " + "\n  ".join(wrong),
-                remedy="correct them, or remove them from the data",
-            )
+        made = of_every_case(wanted, self._tried, "preparing cases", at_once, progress)
+        ready: dict[str, CasesBySplit] = {site: {split: [] for split in SPLITS} for site in wanted}
+        for site, cases in wanted.items():
+            for case, result in zip(cases, made[site], strict=True):
+                ready[site][case.split].append(result)
         refuse_copies(ready)
         self._hold(ready)
         return ready
@@ -123,7 +105,7 @@ class Store:
                 write_case(making, made, len(self._classes))
         return PreparedCase(case.case, place)
 
-    def _hold(self, ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
+    def _hold(self, ready: Mapping[str, CasesBySplit]) -> None:
         """Holds training cases first: they are read most often."""
         left = self._limit
         for split in SPLITS:
@@ -132,20 +114,6 @@ class Store:
                     if case.nbytes <= left:
                         left -= case.nbytes
                         case.hold()
-
-    def _check_splits(self, wanted: Mapping[str, Sequence[Case]]) -> None:
-        lacking = [
-            f"{site} has no {split} case"
-            for site, cases in wanted.items()
-            for split in SPLITS[:3]
-            if not any(case.split == split for case in cases)
-        ]
-        if lacking:
-            raise DataError(
-                "; ".join(lacking),
-                where="splits",
-                remedy="give every site at least one case of each split, or leave the site out",
-            )
 
     def _place(self, case: Case) -> Path:
         """The folder of a case; its name is a digest of all inputs of the preparation."""
@@ -174,7 +142,23 @@ class Store:
                     shutil.rmtree(left)
 
 
-def refuse_copies(ready: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
+def refuse_empty_splits(splits: Mapping[str, Sequence[str]], where: str = "splits") -> None:
+    """Raises DataError unless every site has cases to train, to validate and to test."""
+    lacking = [
+        f"{site} has no {split} case"
+        for site, found in splits.items()
+        for split in SPLITS[:3]
+        if split not in found
+    ]
+    if lacking:
+        raise DataError(
+            "; ".join(lacking),
+            where=where,
+            remedy="give every site at least one case of each split, or leave the site out",
+        )
+
+
+def refuse_copies(ready: Mapping[str, CasesBySplit]) -> None:
     """Raises DataError for copies of an image in two splits or sites: test data would leak."""
     seen: dict[str, tuple[str, str, str]] = {}
     twice = []

@@ -6,10 +6,8 @@ dimensions, and rows, columns in two.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +30,13 @@ _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 @dataclass(frozen=True)
 class Scan:
-    """The content of an image file."""
+    """The content of an image file, or its header: then `values` has the shape alone."""
 
     values: np.ndarray  # (C, *grid), two or three spatial axes; float32, or an integer type
     affine: np.ndarray | None  # (4, 4) from voxel to mm in RAS, or None where the file does not say
     # Whether the affine's unit is known to be mm; if not, it only identifies the grid.
     in_mm: bool = True
-    # Of a single slice, the affine of its file: a label must lie where its image does.
+    # Where there is no affine, that of a slice: a label must lie where its image does.
     lies: np.ndarray | None = None
 
     @property
@@ -53,26 +51,18 @@ class Scan:
         return tuple(float(v) for v in np.sqrt((self.affine[:3, :3] ** 2).sum(axis=0)))
 
 
-@dataclass(frozen=True)
-class Header:
-    """The properties of an image file that are known before its voxels are read."""
+def read_file(path: Path, *, pixels: bool = True, colours: bool = True) -> Scan:
+    """Reads a file other than DICOM, or only its header; pictures, which are small, always whole.
 
-    channels: int  # of the image
-    grid: tuple[int, ...]  # two or three sizes, as those of its `Scan`
-    # As that of its `Scan`; None also if it depends on slices that were not read.
-    affine: np.ndarray | None
-    spaced: bool  # whether a voxel's size in mm is known
-    placed: bool  # whether the file has a position in space; pictures do not
-
-
-def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
-    """The reader for a file other than DICOM; `colours` turns palettes into colours."""
+    `colours` turns palettes into colours.
+    """
     name = path.name.lower()
     if name.endswith(FLAT):
-        return partial(_read_flat, colours=colours)
-    for endings, reader in ((NIFTI, _read_nifti), (ITK, _read_itk)):
-        if name.endswith(endings):
-            return reader
+        return _read_flat(path, colours)
+    if name.endswith(NIFTI):
+        return _read_nifti(path, pixels)
+    if name.endswith(ITK):
+        return from_itk(SimpleITK.ReadImage(str(path))) if pixels else itk_header(path)
     raise DataError(
         f"unknown image format *{path.suffix or path.name}",
         where=str(path),
@@ -80,29 +70,29 @@ def reader_of(path: Path, *, colours: bool = True) -> Callable[[Path], Scan]:
     )
 
 
-def _read_nifti(path: Path) -> Scan:
+def blank(shape: Sequence[int]) -> np.ndarray:
+    """The values of a header: an array of this shape that takes no memory."""
+    return np.broadcast_to(np.uint8(0), tuple(shape))
+
+
+def _read_nifti(path: Path, pixels: bool) -> Scan:
     image = nib.load(path)
-    values = np.asanyarray(image.dataobj)
+    values = np.asanyarray(image.dataobj) if pixels else blank(image.shape)
     if values.ndim > 3:  # channels come last; a fifth axis holds vectors
         values = values.reshape(*values.shape[:3], -1)
     else:
         values = values.reshape(*values.shape, *(1,) * (4 - values.ndim))
-    values = plain(np.moveaxis(values, -1, 0))
+    affine, stored, in_mm = _nifti_place(image)
+    return _volume(np.moveaxis(values, -1, 0), affine, in_mm, stored)
+
+
+def _volume(
+    values: np.ndarray, affine: np.ndarray | None, in_mm: bool, lies: np.ndarray | None
+) -> Scan:
+    """(C, x, y, z) as a scan; a single slice becomes (C, rows, columns), as pictures have it."""
     if values.shape[-1] == 1:
-        return Scan(_rows_first(values[..., 0]), None, lies=_nifti_place(image)[1])
-    affine, _, in_mm = _nifti_place(image)
+        return Scan(values[..., 0].swapaxes(1, 2), None, lies=lies)
     return Scan(values, affine, in_mm)
-
-
-def nifti_header(path: Path) -> Header:
-    """The header of a NIfTI file."""
-    image = nib.load(path)
-    sizes = (*image.shape, *(1,) * (3 - len(image.shape)))
-    affine, _, in_mm = _nifti_place(image)
-    grid = sizes[:3] if sizes[2] > 1 else (sizes[1], sizes[0])
-    flat = len(grid) == 2
-    spaced = not flat and affine is not None and in_mm
-    return Header(math.prod(sizes[3:]), grid, None if flat else affine, spaced, placed=True)
 
 
 def _nifti_place(image: Any) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
@@ -119,43 +109,29 @@ def _nifti_place(image: Any) -> tuple[np.ndarray | None, np.ndarray | None, bool
     return in_mm if coded or named else None, affine if coded else None, named or measured
 
 
-def _read_itk(path: Path) -> Scan:
-    return from_itk(SimpleITK.ReadImage(str(path)))
-
-
 def from_itk(image: Any) -> Scan:
-    """A SimpleITK image, turned from LPS to RAS."""
-    dimension = _dimension(image)
+    """A SimpleITK image."""
     array = SimpleITK.GetArrayFromImage(image)  # z, y, x and channels last
     several = image.GetNumberOfComponentsPerPixel() > 1
-    channels = np.moveaxis(array, -1, 0) if several else array[None]
-    if dimension == 2:
-        return Scan(plain(channels), None)
-    values = plain(channels.transpose(0, 3, 2, 1))
-    affine, in_mm = _itk_place(image)
-    if values.shape[-1] == 1:
-        return Scan(_rows_first(values[..., 0]), None, lies=affine)
-    return Scan(values, affine, in_mm)
+    return _itk_scan(np.moveaxis(array, -1, 0) if several else array[None], image)
 
 
-def itk_header(path: Path) -> Header:
+def itk_header(path: Path) -> Scan:
     """The header of a file that SimpleITK reads."""
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    channels, sizes = int(reader.GetNumberOfComponents()), tuple(map(int, reader.GetSize()))
-    if _dimension(reader) == 2:
-        return Header(channels, sizes[::-1], None, spaced=False, placed=False)
-    if sizes[2] == 1:
-        return Header(channels, sizes[1::-1], None, spaced=False, placed=True)
-    affine, in_mm = _itk_place(reader)
-    return Header(channels, sizes, affine, in_mm, placed=True)
+    return _itk_scan(blank((reader.GetNumberOfComponents(), *reader.GetSize()[::-1])), reader)
 
 
-def _dimension(image: Any) -> int:
+def _itk_scan(values: np.ndarray, image: Any) -> Scan:
+    """(C, [z,] y, x) with the place of an image or of its reader, turned from LPS to RAS."""
     if image.GetDimension() not in (2, 3):
         raise ValueError(f"it has {image.GetDimension()} axes")
-    return int(image.GetDimension())
+    if image.GetDimension() == 2:
+        return Scan(values, None)
+    affine, in_mm = _itk_place(image)
+    return _volume(values.transpose(0, 3, 2, 1), affine, in_mm, affine)
 
 
 def _itk_place(image: Any) -> tuple[np.ndarray, bool]:
@@ -168,7 +144,7 @@ def _itk_place(image: Any) -> tuple[np.ndarray, bool]:
     return _LPS_TO_RAS @ affine, not np.array_equal(affine, np.eye(4))
 
 
-def _read_flat(path: Path, *, colours: bool) -> Scan:
+def _read_flat(path: Path, colours: bool) -> Scan:
     with Image.open(path) as opened:
         pages = getattr(opened, "n_frames", 1)
         if pages > 1:
@@ -181,16 +157,11 @@ def _read_flat(path: Path, *, colours: bool) -> Scan:
         values = np.array(image)
     if values.dtype == bool:
         values = values.astype(np.uint8)
-    return Scan(plain(np.moveaxis(values, -1, 0) if values.ndim == 3 else values[None]), None)
-
-
-def _rows_first(values: np.ndarray) -> np.ndarray:
-    """(C, x, y) -> (C, rows, columns), as pictures have it."""
-    return np.ascontiguousarray(values.transpose(0, 2, 1))
+    return Scan(np.moveaxis(values, -1, 0) if values.ndim == 3 else values[None], None)
 
 
 def plain(values: np.ndarray) -> np.ndarray:
-    """Native byte order; floats as float32."""
+    """The values in a row, in native byte order; floats as float32."""
     if values.dtype.kind not in "fiu":
         raise ValueError(f"it holds {values.dtype}, not numbers")
     kind = np.float32 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")

@@ -45,6 +45,7 @@ class ImageSegmenter:
     def ending(self, image: Sequence[Path]) -> str:
         """The suffix of an image's prediction; refuses images whose headers do not fit."""
         header, how, named = look(image), self._how, str(image[0])
+        channels = len(header.values)
         if len(header.grid) < how.axes:
             raise DataError(
                 "it is a flat image, and the model was trained on volumes",
@@ -58,23 +59,24 @@ class ImageSegmenter:
                 where=named,
                 remedy="name pictures, or files of one slice each",
             )
-        if header.channels != self._channels:
+        if channels != self._channels:
             raise DataError(
-                f"it has {_counted(header.channels)}, and the model was trained on "
+                f"it has {_counted(channels)}, and the model was trained on "
                 f"{_counted(self._channels)}",
                 where=named,
                 remedy="join the files of one case with '|', in the order of the training list"
-                if header.channels < self._channels
+                if channels < self._channels
                 else "name the channels the model was trained on, and no others",
             )
-        if how.spacing != "keep" and not header.spaced:
+        # The spacing of a series is that between its slices: its header only says where it lies.
+        if how.spacing != "keep" and header.spacing is None and header.lies is None:
             raise DataError(
                 "its voxel spacing is unknown, and the model sees images at "
                 f"{' x '.join(f'{size:g}' for size in how.spacing)} mm",
                 where=named,
                 remedy="write the spacing into the file",
             )
-        return VOLUME if header.placed else PICTURE
+        return PICTURE if _is_picture(image[0], header) else VOLUME
 
     def segment(self, network: nn.Module, image: Sequence[Path]) -> Segmentation:
         """The prediction for one image, on its own grid."""
@@ -108,14 +110,18 @@ def label_file(label: np.ndarray, path: Path, scan: Scan) -> bytes:
     The label, uint8, is on the grid of the image; `path` is the first file of the image, `scan` its
     content, of which the values are not used.
     """
+    if _is_picture(path, scan):
+        made = io.BytesIO()
+        Image.fromarray(label).save(made, "PNG")
+        return made.getvalue()
     if path.name.lower().endswith(NIFTI):
         return _like_nifti(label, path)
-    affine = scan.lies if scan.affine is None else scan.affine
-    if affine is not None:
-        return _placed(label, affine, scan.in_mm)
-    made = io.BytesIO()
-    Image.fromarray(label).save(made, "PNG")
-    return made.getvalue()
+    return _placed(label, scan.lies if scan.affine is None else scan.affine, scan.in_mm)
+
+
+def _is_picture(path: Path, scan: Scan) -> bool:
+    """Whether a file has no position in space."""
+    return not path.name.lower().endswith(NIFTI) and scan.affine is None and scan.lies is None
 
 
 def _like_nifti(label: np.ndarray, path: Path) -> bytes:
@@ -131,7 +137,7 @@ def _like_nifti(label: np.ndarray, path: Path) -> bytes:
     return _compressed(kind(_columns_first(label).reshape(image.shape[:3]), None, header))
 
 
-def _placed(label: np.ndarray, affine: np.ndarray, in_mm: bool) -> bytes:
+def _placed(label: np.ndarray, affine: np.ndarray | None, in_mm: bool) -> bytes:
     """On the grid of an image of another format."""
     values = _columns_first(label)
     made = nib.Nifti1Image(values.reshape(*values.shape, *(1,) * (3 - values.ndim)), affine)

@@ -15,11 +15,10 @@ from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.problem import LocalData, Problem
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress, Task
-from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
 from autofedavg.tasks.imaging.preparation import Case, Classes, load
-from autofedavg.tasks.imaging.prepared import SPLITS, Store
+from autofedavg.tasks.imaging.prepared import SPLITS, CasesBySplit, Store
 from autofedavg.tasks.imaging.readers import Scan
 from autofedavg.tasks.imaging.recipe import recipe
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
@@ -108,14 +107,11 @@ class SegmentationTask(Task):
     def describe(self) -> dict[str, Any]:
         return self.outline()
 
-    def check_prepared(self, prepared: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
-        """Refuses prepared cases that do not fit the settings."""
-
     def problem(self, progress: Progress | None = None) -> Problem:
         task = self.resolved(progress)
-        how, _, classes = task.form()
+        how, channels, classes = task.form()
         prepared = task.store().sites(task.case_files(progress), progress)
-        task.check_prepared(prepared)
+        _refuse_other_channels(prepared, channels)
         names, share, bad = [*classes], 1 / len(prepared), task.mirrors(prepared)
         sites: dict[str, LocalData] = {
             site: SegmentationSite(site, cases, how, names, share, bad[site])
@@ -184,6 +180,17 @@ class ImageTask(SegmentationTask):
     def describe(self) -> dict[str, Any]:
         task = self.resolved()
         return {**self.outline(), "content_sha256": task.store().content(task.case_files())}
+
+
+def _refuse_other_channels(prepared: Mapping[str, CasesBySplit], channels: int) -> None:
+    for site, parts in prepared.items():
+        for case in (case for cases in parts.values() for case in cases):
+            if case.channels != channels:
+                raise DataError(
+                    f"it has {case.channels} channels, and the task's images have {channels}",
+                    where=f"{site}/{case.case}",
+                    remedy="give all images the same channels; a data list has task.image_channels",
+                )
 
 
 def counted(splits: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from autofedavg.tasks.imaging.intensities import LIMITS, NARROWEST
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.lists.fingerprint import LEVELS, CaseFacts, Fingerprint
+from autofedavg.tasks.lists.listing import ListedCase
+
+Item = TypeVar("Item")
 
 # The outermost percentiles that do not depend on single voxels.
 LOW = float(min(level for level in LEVELS if level >= 0.5))
 HIGH = float(max(level for level in LEVELS if level <= 99.5))
 FAR = 0.5  # of the common spread: larger shifts of intensities are reported
-LARGER = {"voxels are": 1.5, "labels are": 3.0}  # ratios that are reported
+LARGER_VOXELS, LARGER_LABELS = 1.5, 3.0  # ratios that are reported
 
 
 class MedianRange(NamedTuple):
@@ -30,13 +34,15 @@ class MedianRange(NamedTuple):
 class CaseLine(NamedTuple):
     """One case with its measured facts."""
 
-    site: str
-    case: str
-    patient: str
-    split: str
+    entry: ListedCase
+    split: str  # empty where the list cannot be split
     facts: CaseFacts
     voxels: dict[str, int]  # class -> voxels of it
     strange: tuple[int, ...]  # label values that belong to no class
+
+    @property
+    def case(self) -> str:
+        return self.entry.case
 
     @property
     def label_voxels(self) -> int:
@@ -85,11 +91,14 @@ class Histogram(NamedTuple):
         return min(max(known), usual) if usual > 0 else max(known)
 
 
-class Shift(NamedTuple):
-    """Distances between the sites' intensities of one channel, as stored and normalised."""
+class BeforeAfter(NamedTuple, Generic[Item]):
+    """Something of one channel's intensities as stored, and as the network sees them."""
 
-    before: list[list[float]]
-    after: list[list[float]]
+    before: Item
+    after: Item
+
+
+Shift = BeforeAfter[list[list[float]]]  # the distances between every two sites
 
 
 def spread(values: Iterable[float]) -> MedianRange:
@@ -110,7 +119,7 @@ def site_facts(cases: Sequence[CaseLine], classes: Iterable[str]) -> SiteFacts:
         intensities.append(MedianRange(*(float(v) for v in np.median(np.array(seen), axis=0))))
     return SiteFacts(
         len(cases),
-        len({case.patient for case in cases}),
+        len({case.entry.patient for case in cases}),
         dict(Counter(case.split for case in cases)),
         tuple(spread(sizes) for sizes in zip(*(fact.grid for fact in facts), strict=True)),
         tuple(spread(sizes) for sizes in zip(*spacings, strict=True)) if known else None,
@@ -129,10 +138,12 @@ def normalised(seen: Fingerprint, how: Pipeline) -> Fingerprint:
     """
     return Fingerprint(
         {
-            site: [
-                case._replace(percentiles=[_mapped(case, k, how) for k in range(case.channels)])
-                for case in cases
-            ]
+            site: {
+                case: facts._replace(
+                    percentiles=[_mapped(facts, k, how) for k in range(facts.channels)]
+                )
+                for case, facts in cases.items()
+            }
             for site, cases in seen.sites.items()
         }
     )
@@ -141,30 +152,26 @@ def normalised(seen: Fingerprint, how: Pipeline) -> Fingerprint:
 def _mapped(case: CaseFacts, channel: int, how: Pipeline) -> list[float]:
     values = np.array(case.percentiles[channel])
     if how.normalise == "zscore":
-        mean, deviation = case.moments[channel]
-        return [float(v) for v in np.clip((values - mean) / max(deviation, 1e-6), -5, 5)]
-    low, high = how.window
-    if how.normalise == "percentiles":
-        low, high = (float(v) for v in np.interp((LOW, HIGH), LEVELS, values))
-    return [float(v) for v in np.clip((values - low) / max(high - low, 1e-6), 0, 1)]
-
-
-def shifts(before: Fingerprint, after: Fingerprint) -> list[Shift]:
-    """The distances between sites, per channel."""
-    return [
-        Shift(before.shift(channel)[1].tolist(), after.shift(channel)[1].tolist())
-        for channel in range(before.channels)
-    ]
+        zero, width = case.moments[channel]
+    else:
+        outer = np.interp((LOW, HIGH), LEVELS, values)
+        zero, one = how.window if how.normalise == "window" else (float(v) for v in outer)
+        width = one - zero
+    scaled = (values - zero) / max(width, NARROWEST)
+    return [float(v) for v in np.clip(scaled, *LIMITS[how.normalise])]
 
 
 def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
     """Every site's intensities between the outer percentiles, each case with equal weight."""
-    ends = {
-        site: np.median([np.interp((LOW, HIGH), LEVELS, c.percentiles[channel]) for c in cases], 0)
+    curves = {
+        site: [np.array(facts.percentiles[channel]) for facts in cases.values()]
         for site, cases in seen.sites.items()
     }
-    low = float(min(end[0] for end in ends.values()))
-    high = float(max(end[1] for end in ends.values()))
+    ends = [
+        np.median([np.interp((LOW, HIGH), LEVELS, curve) for curve in own], axis=0)
+        for own in curves.values()
+    ]
+    low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
     high = high if high > low else low + 1.0
     # Values that occur often fill several percentiles: a tiny ramp keeps them in order, and the
     # outer edges, moved by more than it, keep what lies on them.
@@ -172,8 +179,8 @@ def histogram(seen: Fingerprint, channel: int, bins: int) -> Histogram:
     edges[[0, -1]] += np.array([-1e-6, 1e-6]) * (high - low)
     ramp = np.linspace(0, 1e-7, len(LEVELS)) * (high - low)
     shares = {}
-    for site, cases in seen.sites.items():
-        below = [np.interp(edges, np.array(c.percentiles[channel]) + ramp, LEVELS) for c in cases]
+    for site, own in curves.items():
+        below = [np.interp(edges, curve + ramp, LEVELS) for curve in own]
         shares[site] = [float(share) for share in np.diff(np.mean(below, axis=0)) / 100]
     return Histogram(low, high, shares)
 
@@ -194,24 +201,22 @@ def differences(
     ]
     if not said:
         said.append(f"No site's intensities lie far from the others' (further than {FAR}).")
-    sizes = {
-        name: float(np.prod([axis.median for axis in site.spacing or ()]))
+    volumes = {
+        name: float(np.prod([axis.median for axis in site.spacing]))
         for name, site in sites.items()
+        if site.spacing is not None
     }
-    if all(site.spacing is not None for site in sites.values()):
-        said += _larger(sizes, "voxels are")
-    said += _larger({name: _label_size(sites, name) for name in names}, "labels are")
-    return said
-
-
-def _label_size(sites: Mapping[str, SiteFacts], name: str) -> float:
-    site = sites[name]
-    known = all(other.label_ml is not None for other in sites.values())
-    return site.label_ml.median if known and site.label_ml else site.label_voxels.median
+    if len(volumes) == len(sites):
+        said += _larger(volumes, "voxels are", LARGER_VOXELS)
+    labels = {name: site.label_ml for name, site in sites.items() if site.label_ml is not None}
+    if len(labels) < len(sites):
+        labels = {name: site.label_voxels for name, site in sites.items()}
+    known = {name: size.median for name, size in labels.items()}
+    return said + _larger(known, "labels are", LARGER_LABELS)
 
 
 def _far(names: Sequence[str], shift: Shift, normalise: str, what: str) -> list[str]:
-    before, after = _typical(shift.before), _typical(shift.after)
+    before, after = map(_typical, shift)
     far = [k for k, distance in enumerate(before) if distance >= FAR]
     said = []
     if len(far) > len(names) / 2:
@@ -247,12 +252,12 @@ def _typical(table: Sequence[Sequence[float]]) -> list[float]:
     ]
 
 
-def _larger(sizes: Mapping[str, float], what: str) -> list[str]:
+def _larger(sizes: Mapping[str, float], what: str, least: float) -> list[str]:
     said = []
     for name, size in sizes.items():
         usual = statistics.median(other for site, other in sizes.items() if site != name)
-        if min(size, usual) > 0 and max(size, usual) / min(size, usual) >= LARGER[what]:
+        low, high = sorted((size, usual))
+        if low > 0 and (ratio := high / low) >= least:
             word = "larger" if size > usual else "smaller"
-            ratio = max(size, usual) / min(size, usual)
             said.append(f"The {what} {ratio:.1f} times {word} at {name} than usual elsewhere.")
     return said

@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from autofedavg.tasks.imaging.drawing import COLOURS, picture, png, view
-from autofedavg.tasks.imaging.panels import colours_of, traced
-from autofedavg.tasks.imaging.preparation import Case, Classes, load
+from autofedavg.tasks.imaging.panels import COLOURS, colours_of, picture, png, traced, view
+from autofedavg.tasks.imaging.preparation import Classes, load
 from autofedavg.tasks.inspection import text as words
 from autofedavg.tasks.inspection.comparison import CaseLine, Histogram
 
@@ -41,21 +40,17 @@ def choose(lines: Sequence[CaseLine]) -> list[tuple[CaseLine, str]]:
     """The cases to show: the median, the smallest and the largest label that is not empty."""
     labelled = [line for line in lines if line.label_voxels] or list(lines)
     order = sorted(labelled, key=lambda line: (line.label_ml or line.label_voxels, line.case))
-    wanted = {
-        (len(order) - 1) // 2: "median label",
-        0: "smallest label",
-        len(order) - 1: "largest label",
-    }
-    if len(order) < 3:
-        wanted = {0: "smallest label", len(order) - 1: "largest label"}
     if len(order) == 1:
-        wanted = {0: "only label"}
-    return [(order[place], why) for place, why in wanted.items()]
+        return [(order[0], "only label")]
+    chosen = [(order[0], "smallest label"), (order[-1], "largest label")]
+    if len(order) > 2:
+        chosen.insert(0, (order[(len(order) - 1) // 2], "median label"))
+    return chosen
 
 
-def example(line: CaseLine, why: str, case: Case, classes: Classes) -> Example:
+def example(line: CaseLine, why: str, classes: Classes) -> Example:
     """Draws one case; raises DataError if its files cannot be read."""
-    seen = view(*load(case, classes))
+    seen = view(*load(line.entry.as_case(), classes))
     window = line.intensities(0)
     plain = picture(seen, window.low, window.high)
     made = traced(plain, seen.label, colours_of(int(seen.label.max()))[0])
@@ -118,7 +113,7 @@ def _examples_mean(found: Inspection) -> str:
 
 def _examples(examples: Sequence[Example]) -> str:
     parts = [_key([*examples[0].line.voxels])]
-    for site, group in groupby(examples, key=lambda shown: shown.line.site):
+    for site, group in groupby(examples, key=lambda shown: shown.line.entry.site):
         figures = "".join(_figure(shown) for shown in group)
         parts.append(f'<h3>{escape(site)}</h3><div class="strip">{figures}</div>')
     return "".join(parts)
@@ -139,30 +134,25 @@ def _figure(shown: Example) -> str:
     if line.label_ml is not None:
         size += f", {words.number(line.label_ml)} ml"
     said = f"{line.case}: {shown.why} ({size}){place}"
+    full = escape(f"{line.entry.site}, {said}")
     width, height = shown.size
     source = base64.b64encode(shown.png).decode()
     return (
-        f'<figure><img width="{width}" height="{height}" alt="{escape(f"{line.site}, {said}")}" '
+        f'<figure><img width="{width}" height="{height}" alt="{full}" '
         f'src="data:image/png;base64,{source}"><figcaption>{escape(said)}</figcaption></figure>'
     )
 
 
 def _intensities(found: Inspection, channel: int) -> str:
     named = words.channel_name(found, channel)
-    seen = found.histograms[channel]
+    titles = (f"as stored{named}", f"after {found.normalise}{named}")
     charts = "".join(
         f"<div><h3>{escape(title)}</h3>{ridges(known, f'Histogram of intensities, {title}')}</div>"
-        for title, known in (
-            (f"as stored{named}", seen.before),
-            (f"after {found.normalise}{named}", seen.after),
-        )
+        for title, known in zip(titles, found.histograms[channel], strict=True)
     )
-    shift = found.shifts[channel]
     tables = "".join(
-        f"<div><h3>{escape(title)}</h3>{_matrix(found, cells, numbers)}</div>"
-        for (title, cells), numbers in zip(
-            words.matrices(found, channel), (shift.before, shift.after), strict=True
-        )
+        f"<div><h3>{escape(title)}</h3>{_matrix(found, numbers)}</div>"
+        for title, numbers in words.matrices(found, channel)
     )
     return _section(
         f"Intensities{named}",
@@ -172,11 +162,9 @@ def _intensities(found: Inspection, channel: int) -> str:
     )
 
 
-def _matrix(
-    found: Inspection, cells: Sequence[Sequence[str]], numbers: Sequence[Sequence[float]]
-) -> str:
+def _matrix(found: Inspection, numbers: Sequence[Sequence[float]]) -> str:
     rows = []
-    for site, shown, values in zip(found.sites, cells, numbers, strict=True):
+    for site, shown, values in zip(found.sites, words.cells(numbers), numbers, strict=True):
         depths = [0.6 * min(1.0, value / FULL) for value in values]
         rows.append((site, [
             f'<td style="background:rgb(230 120 20 / {depth:.2f})">{cell}</td>'
@@ -203,21 +191,19 @@ def _settings(found: Inspection) -> str:
 
 def ridges(seen: Histogram, what: str) -> str:
     """The histograms of all sites as SVG, one above the other on one axis."""
-    parts = []
-    for row, (site, shares) in enumerate(seen.shares.items()):
-        floor = (row + 1) * ROW
+
+    def draw(shares: Sequence[float], floor: int) -> str:
         step = PLOT / len(shares)
         points = [f"M{LEFT},{floor}"]
         for place, share in enumerate(shares):
             height = floor - min(1.0, share / seen.top) * (ROW - 8)
             points.append(f"L{LEFT + place * step:.1f},{height:.1f}")
             points.append(f"L{LEFT + (place + 1) * step:.1f},{height:.1f}")
-        points.append(f"L{LEFT + PLOT},{floor}Z")
-        parts += [_name(site, floor), f'<path class="fill" d="{"".join(points)}"/>']
-        parts.append(_line(floor))
+        return f'<path class="fill" d="{"".join(points)}L{LEFT + PLOT},{floor}Z"/>'
+
     ticks = [seen.low + share * (seen.high - seen.low) for share in (0, 0.25, 0.5, 0.75, 1)]
     marks = [(LEFT + k * PLOT / 4, words.number(tick)) for k, tick in enumerate(ticks)]
-    return _svg(parts, len(seen.shares), marks, what)
+    return _chart(seen.shares, draw, marks, what)
 
 
 def dots(values: Mapping[str, Sequence[float]], what: str) -> str:
@@ -229,40 +215,45 @@ def dots(values: Mapping[str, Sequence[float]], what: str) -> str:
     def place(value: float) -> float:
         return LEFT + (math.log10(value) - low) / (high - low) * PLOT
 
-    parts = []
-    for row, (site, seen) in enumerate(values.items()):
-        floor = (row + 1) * ROW
-        parts += [_name(site, floor), _line(floor)]
+    def draw(seen: Sequence[float], floor: int) -> str:
         shown = sorted(value for value in seen if value > 0)
-        for order, value in enumerate(shown):  # jittered, so that few dots overlap
-            height = floor - 10 - (order * 7) % 26
-            parts.append(f'<circle class="dot" cx="{place(value):.1f}" cy="{height}" r="3"/>')
+        parts = [  # jittered, so that few dots overlap
+            f'<circle class="dot" cx="{place(value):.1f}" cy="{floor - 10 - (k * 7) % 26}" r="3"/>'
+            for k, value in enumerate(shown)
+        ]
         if shown:
-            middle = place(statistics.median(shown))
-            parts.append(
-                f'<path class="median" d="M{middle:.1f},{floor - ROW + 6}L{middle:.1f},{floor}"/>'
-            )
+            middle = f"{place(statistics.median(shown)):.1f}"
+            line = f"M{middle},{floor - ROW + 6}L{middle},{floor}"
+            parts.append(f'<path class="median" d="{line}"/>')
+        return "".join(parts)
+
     every = max(1, (high - low) // 5)
     marks = [(place(10.0**power), f"{10.0**power:,g}") for power in range(low, high + 1, every)]
-    return _svg(parts, len(values), marks, what)
+    return _chart(values, draw, marks, what)
 
 
-def _name(site: str, floor: float) -> str:
-    short = site if len(site) <= 16 else site[:15] + "…"
-    return f'<text x="{LEFT - 8}" y="{floor - 8}" text-anchor="end">{escape(short)}</text>'
-
-
-def _line(floor: float) -> str:
-    return f'<path class="axis" d="M{LEFT},{floor}H{LEFT + PLOT}"/>'
-
-
-def _svg(parts: Sequence[str], rows: int, marks: Sequence[tuple[float, str]], what: str) -> str:
-    said = escape(what)
-    axis = "".join(
-        f'<text x="{place:.1f}" y="{rows * ROW + 18}" text-anchor="middle">{tick}</text>'
+def _chart(
+    values: Mapping[str, Sequence[float]],
+    draw: Callable[[Sequence[float], int], str],
+    marks: Sequence[tuple[float, str]],
+    what: str,
+) -> str:
+    """A row per site, drawn above its floor, and an axis with (place, tick) marks below."""
+    parts = []
+    for row, (site, seen) in enumerate(values.items(), 1):
+        floor, short = row * ROW, site if len(site) <= 16 else site[:15] + "…"
+        parts += [
+            f'<text x="{LEFT - 8}" y="{floor - 8}" text-anchor="end">{escape(short)}</text>',
+            draw(seen, floor),
+            f'<path class="axis" d="M{LEFT},{floor}H{LEFT + PLOT}"/>',
+        ]
+    bottom = len(values) * ROW
+    parts += [
+        f'<text x="{place:.1f}" y="{bottom + 18}" text-anchor="middle">{tick}</text>'
         for place, tick in marks
-    )
+    ]
+    said = escape(what)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {rows * ROW + AXIS}" role="img" aria-label="{said}">'
-        f"<title>{said}</title>{''.join(parts)}{axis}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {bottom + AXIS}" role="img" aria-label="{said}">'
+        f"<title>{said}</title>{''.join(parts)}</svg>"
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from autofedavg.core.errors import DataError
 from autofedavg.core.settings import origins
 from autofedavg.tasks.base import Progress
-from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.inspection import text as words
 from autofedavg.tasks.inspection.comparison import (
     HIGH,
     LOW,
+    BeforeAfter,
     CaseLine,
     Histogram,
     Shift,
@@ -22,7 +22,6 @@ from autofedavg.tasks.inspection.comparison import (
     differences,
     histogram,
     normalised,
-    shifts,
     site_facts,
 )
 from autofedavg.tasks.inspection.html_page import Example, choose, example, page
@@ -35,13 +34,6 @@ from autofedavg.tasks.lists.task import Datalist
 BINS = 48
 
 
-class Histograms(NamedTuple):
-    """Intensities as stored, and as the network sees them."""
-
-    before: Histogram
-    after: Histogram
-
-
 @dataclass(frozen=True)
 class Inspection:
     """The result of an inspection."""
@@ -49,7 +41,7 @@ class Inspection:
     task: Datalist  # the task, with all settings resolved
     cases: dict[str, list[CaseLine]]  # every site's cases with their measured facts
     sites: dict[str, SiteFacts]  # the summary of every site
-    histograms: list[Histograms]  # per channel
+    histograms: list[BeforeAfter[Histogram]]  # per channel
     shifts: list[Shift]  # per channel, the distances between sites
     differences: list[str]  # sentences on the differences between sites
     oddities: list[str]  # sentences on what is worth a look
@@ -100,19 +92,16 @@ class Inspection:
                 {"path": path, "value": _plain(value), "origin": origin, "help": help}
                 for path, value, origin, help in self.settings
             ],
-            "cases": [words.case_values(line, self.classes) for line in self._lines()],
+            "cases": self._case_rows(),
         }
 
     def examples(self) -> list[Example]:
         """Pictures of up to three cases of every site; raises DataError if files have changed."""
         found = []
-        for site, entries in self.task.listing.sites().items():
-            files = {entry.case: entry for entry in entries}
-            for line, why in choose(self.cases[site]):
-                entry = files[line.case]
-                case = Case(entry.case, line.split, entry.image, entry.label, entry.patient)
+        for lines in self.cases.values():
+            for line, why in choose(lines):
                 values = [*self.task.classes.values(), line.strange]
-                found.append(example(line, why, case, {str(k): v for k, v in enumerate(values)}))
+                found.append(example(line, why, {str(k): v for k, v in enumerate(values)}))
         return found
 
     def write(self, folder: Path) -> list[Path]:
@@ -120,26 +109,26 @@ class Inspection:
         html = page(self, self.examples())
         values = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
         site_rows = [words.site_values(site, facts) for site, facts in self.sites.items()]
-        case_rows = [words.case_values(line, self.classes) for line in self._lines()]
-        paths = [
-            folder / n for n in ("inspection.html", "inspection.json", "sites.csv", "cases.csv")
-        ]
+        contents = {
+            folder / "inspection.html": html,
+            folder / "inspection.json": values,
+            folder / "sites.csv": words.csv_table(site_rows),
+            folder / "cases.csv": words.csv_table(self._case_rows()),
+        }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            paths[0].write_text(html, encoding="utf-8")
-            paths[1].write_text(values, encoding="utf-8")
-            words.write_table(paths[2], site_rows)
-            words.write_table(paths[3], case_rows)
+            for path, content in contents.items():
+                path.write_text(content, encoding="utf-8", newline="")
         except OSError as error:
             raise DataError(
                 f"the inspection cannot be written: {error.strerror or error}",
                 where=str(folder),
                 remedy="name a folder that can be written",
             ) from error
-        return paths
+        return [*contents]
 
-    def _lines(self) -> list[CaseLine]:
-        return [line for lines in self.cases.values() for line in lines]
+    def _case_rows(self) -> list[dict[str, Any]]:
+        return [words.case_values(line) for lines in self.cases.values() for line in lines]
 
 
 def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
@@ -151,21 +140,25 @@ def inspect(task: Datalist, progress: Progress | None = None) -> Inspection:
     splits, wrong = _splits(settled)
     cases = {
         site: [
-            _line(entry, facts, splits[site][entry.case], settled)
-            for entry, facts in zip(entries, seen.sites[site], strict=True)
+            _line(entry, seen.sites[site][entry.case], splits[site][entry.case], settled)
+            for entry in entries
         ]
         for site, entries in settled.listing.sites().items()
     }
     sites = {site: site_facts(lines, settled.classes) for site, lines in cases.items()}
     after = normalised(seen, how)
-    apart = shifts(seen, after)
+    channels = range(seen.channels)
+    apart = [
+        BeforeAfter(*(known.shift(channel)[1].tolist() for known in (seen, after)))
+        for channel in channels
+    ]
     return Inspection(
         settled,
         cases,
         sites,
         [
-            Histograms(histogram(seen, channel, BINS), histogram(after, channel, BINS))
-            for channel in range(seen.channels)
+            BeforeAfter(*(histogram(known, channel, BINS) for known in (seen, after)))
+            for channel in channels
         ],
         apart,
         differences(sites, apart, how.normalise),
@@ -206,7 +199,7 @@ def _line(entry: ListedCase, facts: CaseFacts, split: str, task: Datalist) -> Ca
     }
     known = {0, *(value for values in task.classes.values() for value in values)}
     strange = tuple(value for value in facts.voxels if value not in known)
-    return CaseLine(entry.site, entry.case, entry.patient, split, facts, counted, strange)
+    return CaseLine(entry, split, facts, counted, strange)
 
 
 def _plain(value: Any) -> Any:

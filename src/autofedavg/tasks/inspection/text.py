@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autofedavg.core.errors import printable
@@ -41,9 +41,9 @@ def text(found: Inspection, width: int) -> str:
         named = channel_name(found, channel)
         parts += ["", f"Intensities{named}", *_sparks(found, channel, width)]
         for title, table in matrices(found, channel):
-            cells = [(name, numbers) for name, numbers in zip(found.sites, table, strict=True)]
-            parts += ["", title, *_table([("", [*found.sites]), *cells], None, width)]
-    parts += [*_wrapped([SHIFT_MEANS], width)]
+            rows = [*zip(found.sites, cells(table), strict=True)]
+            parts += ["", title, *_table(rows, [*found.sites], width)]
+    parts += _wrapped([SHIFT_MEANS], width)
     parts += ["", "What sets sites apart", *_wrapped(found.differences, width, "- ")]
     odd = found.oddities[:MOST]
     if len(found.oddities) > MOST:
@@ -94,13 +94,12 @@ def site_rows(found: Inspection) -> list[Row]:
     return rows
 
 
-def matrices(found: Inspection, channel: int) -> list[tuple[str, list[list[str]]]]:
-    """(title, K x K cells) as stored and normalised."""
-    shift, named = found.shifts[channel], channel_name(found, channel)
-    return [
-        (f"Shift between sites as stored{named}", _cells(shift.before)),
-        (f"Shift between sites after {found.normalise}{named}", _cells(shift.after)),
-    ]
+def matrices(found: Inspection, channel: int) -> list[tuple[str, list[list[float]]]]:
+    """(title, K x K distances between sites) as stored and normalised."""
+    named = channel_name(found, channel)
+    titles = (f"as stored{named}", f"after {found.normalise}{named}")
+    tables = zip(titles, found.shifts[channel], strict=True)
+    return [(f"Shift between sites {title}", table) for title, table in tables]
 
 
 def setting_rows(found: Inspection) -> list[tuple[str, str, str]]:
@@ -126,7 +125,8 @@ def headline(found: Inspection) -> str:
     return f"{found.name}: {cases} cases of {sites}{left}"
 
 
-def _cells(table: Sequence[Sequence[float]]) -> list[list[str]]:
+def cells(table: Sequence[Sequence[float]]) -> list[list[str]]:
+    """The distances between sites as text."""
     return [
         ["-" if i == j else f"{value:.2f}" for j, value in enumerate(row)]
         for i, row in enumerate(table)
@@ -168,12 +168,11 @@ def _sparks(found: Inspection, channel: int, width: int) -> list[str]:
     return [*lines, *_wrapped([f"{SPARKS_MEAN} Scale: {scale}."], width)]
 
 
-def _table(rows: Sequence[Row], head: Sequence[str] | None, width: int) -> list[str]:
+def _table(rows: Sequence[Row], head: Sequence[str], width: int) -> list[str]:
     """As many columns side by side as fit, then the others below."""
-    rows = rows if head is None else [("", [*head]), *rows]
-    shown = [(_short(what), [_short(cell) for cell in cells]) for what, cells in rows]
+    shown = [(_short(what), [*map(_short, row)]) for what, row in [("", head), *rows]]
     first = max(len(what) for what, _ in shown)
-    widths = [max(map(len, column)) for column in zip(*(cells for _, cells in shown), strict=True)]
+    widths = [max(map(len, column)) for column in zip(*(row for _, row in shown), strict=True)]
     lines: list[str] = []
     start = 0
     while start < len(widths):
@@ -182,8 +181,8 @@ def _table(rows: Sequence[Row], head: Sequence[str] | None, width: int) -> list[
             used += 2 + widths[end]
             end += 1
         lines += [""] if start else []
-        for what, cells in shown:
-            part = "".join(f"  {cells[k]:>{widths[k]}}" for k in range(start, end))
+        for what, row in shown:
+            part = "".join(f"  {row[k]:>{widths[k]}}" for k in range(start, end))
             lines.append(f"  {what:<{first}}{part}")
         start = end
     return lines
@@ -206,56 +205,57 @@ def _wrapped(sentences: Iterable[str], width: int, mark: str = "") -> list[str]:
     ]
 
 
-def case_values(line: CaseLine, classes: Sequence[str]) -> dict[str, Any]:
+def case_values(line: CaseLine) -> dict[str, Any]:
     """A case as one line of a table."""
-    facts = line.facts
+    entry, facts = line.entry, line.facts
     values: dict[str, Any] = {
-        "site": line.site,
-        "case": line.case,
-        "patient": line.patient,
+        "site": entry.site,
+        "case": entry.case,
+        "patient": entry.patient,
         "split": line.split,
+        **_axes("grid", facts.grid),
+        **_axes("spacing", facts.spacing or (None,) * len(facts.grid)),
+        "zeros": facts.zeros,
     }
-    for axis, size in enumerate(facts.grid, 1):
-        values[f"grid_{axis}"] = size
-    for axis in range(len(facts.grid)):
-        values[f"spacing_{axis + 1}"] = None if facts.spacing is None else facts.spacing[axis]
-    values["zeros"] = facts.zeros
     for channel, (mean, deviation) in enumerate(facts.moments):
         mark = f"_channel_{channel + 1}" if facts.channels > 1 else ""
-        seen = line.intensities(channel)
-        values[f"intensity_{LOW:g}{mark}"] = seen.low
-        values[f"intensity_50{mark}"] = seen.median
-        values[f"intensity_{HIGH:g}{mark}"] = seen.high
-        values[f"bright_mean{mark}"], values[f"bright_deviation{mark}"] = mean, deviation
-    for name in classes:
-        values[f"voxels_{name}"] = line.voxels[name]
-    values["label_voxels"], values["label_ml"] = line.label_voxels, line.label_ml
-    return values
+        values |= _percentiles(line.intensities(channel), mark)
+        values |= {f"bright_mean{mark}": mean, f"bright_deviation{mark}": deviation}
+    values |= {f"voxels_{name}": count for name, count in line.voxels.items()}
+    return values | {"label_voxels": line.label_voxels, "label_ml": line.label_ml}
 
 
 def site_values(site: str, facts: SiteFacts) -> dict[str, Any]:
     """A site as one line of a table."""
     values: dict[str, Any] = {"site": site, "cases": facts.cases, "patients": facts.patients}
     values |= {split: facts.splits.get(split, 0) for split in SPLITS}
-    spreads: dict[str, MedianRange | None] = {}
-    for axis, sizes in enumerate(facts.grid, 1):
-        spreads[f"grid_{axis}"] = sizes
-    for axis in range(len(facts.grid)):
-        spreads[f"spacing_{axis + 1}"] = None if facts.spacing is None else facts.spacing[axis]
-    spreads |= {"label_voxels": facts.label_voxels, "label_ml": facts.label_ml}
+    spreads: dict[str, MedianRange | None] = {
+        **_axes("grid", facts.grid),
+        **_axes("spacing", facts.spacing or (None,) * len(facts.grid)),
+        "label_voxels": facts.label_voxels,
+        "label_ml": facts.label_ml,
+    }
     for name, known in spreads.items():
         for part in MedianRange._fields:
             values[f"{name}_{part}"] = None if known is None else getattr(known, part)
     for channel, seen in enumerate(facts.intensities):
-        mark = f"_channel_{channel + 1}" if len(facts.intensities) > 1 else ""
-        values |= {f"intensity_{LOW:g}{mark}": seen.low, f"intensity_50{mark}": seen.median}
-        values[f"intensity_{HIGH:g}{mark}"] = seen.high
+        values |= _percentiles(seen, f"_channel_{channel + 1}" * (len(facts.intensities) > 1))
     return values | {f"share_{name}": share for name, share in facts.shares.items()}
 
 
-def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes lines with the same keys as CSV."""
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, [*rows[0]], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+def _axes(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name}_{axis}": value for axis, value in enumerate(values, 1)}
+
+
+def _percentiles(seen: MedianRange, mark: str) -> dict[str, float]:
+    levels = ((LOW, seen.low), (50.0, seen.median), (HIGH, seen.high))
+    return {f"intensity_{level:g}{mark}": value for level, value in levels}
+
+
+def csv_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lines with the same keys as CSV."""
+    stream = io.StringIO()
+    table = csv.DictWriter(stream, [*rows[0]], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return stream.getvalue()

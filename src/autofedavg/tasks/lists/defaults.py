@@ -12,11 +12,12 @@ from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import setting
 from autofedavg.tasks.imaging.pipeline import (
     BASIC_UNET,
-    HELP,
     CommonPipeline,
     LossName,
     Normalise,
     Pipeline,
+    Spacing,
+    step,
 )
 from autofedavg.tasks.lists.fingerprint import Fingerprint
 
@@ -29,36 +30,28 @@ WIDEST = 256
 class OpenPipeline(CommonPipeline):
     """`Pipeline` with settings that may be left to the data: 'auto'."""
 
-    spacing: tuple[float, ...] | Literal["keep"] | Auto = setting(
-        "auto",
-        origin="derived from the data: the median; 'keep' where a spacing is unknown",
-        help=HELP["spacing"],
+    spacing: Spacing | Auto = step(
+        "spacing", "auto", "derived from the data: the median; 'keep' where a spacing is unknown"
     )
-    normalise: Normalise | Auto = setting(
+    normalise: Normalise | Auto = step(
+        "normalise",
         "auto",
-        origin="derived from the data: window for CT and bytes of colour, zscore otherwise",
-        help=HELP["normalise"],
+        "derived from the data: window for CT and bytes of colour, zscore otherwise",
     )
-    window: tuple[float, float] | Auto = setting(
+    window: tuple[float, float] | Auto = step(
+        "window",
         "auto",
-        origin="derived from the data: 0.5 to 99.5 percent of intensities under the labels of CT",
-        help=HELP["window"],
+        "derived from the data: 0.5 to 99.5 percent of intensities under the labels of CT",
     )
-    roi: tuple[int, ...] | Auto = setting(
-        "auto",
-        origin="derived from the data: the median size, as far as memory allows",
-        help=HELP["roi"],
+    roi: tuple[int, ...] | Auto = step(
+        "roi", "auto", "derived from the data: the median size, as far as memory allows"
     )
-    overlap: float = setting(0.5, origin="ours", help=HELP["overlap"], ge=0, lt=1)
-    loss: LossName = setting(
-        "dice-ce",
-        origin="ours: Dice alone learns nothing from crops without foreground",
-        help=HELP["loss"],
+    overlap: float = step("overlap", 0.5, "ours", ge=0, lt=1)
+    loss: LossName = step(
+        "loss", "dice-ce", "ours: Dice alone learns nothing from crops without foreground"
     )
-    channels: tuple[int, ...] | Auto = setting(
-        "auto",
-        origin="derived from the data: 16 (3D) or 32 (2D), doubled at every level",
-        help=HELP["channels"],
+    channels: tuple[int, ...] | Auto = step(
+        "channels", "auto", "derived from the data: 16 (3D) or 32 (2D), doubled at every level"
     )
     strides: tuple[tuple[int, ...], ...] | Auto = setting(
         "auto",

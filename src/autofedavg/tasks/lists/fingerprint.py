@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from nibabel.orientations import io_orientation
+from pydantic import TypeAdapter
 from scipy import stats
 
 from autofedavg.core.errors import DataError
@@ -24,9 +26,9 @@ from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, unfinished, writing
 from autofedavg.tasks.imaging.files import identity, read_label
 from autofedavg.tasks.imaging.intensities import moments, written
-from autofedavg.tasks.imaging.preparation import Case, load
+from autofedavg.tasks.imaging.preparation import Case, load, of_every_case
 from autofedavg.tasks.imaging.readers import Scan
-from autofedavg.tasks.lists.listing import ListedCase, Listing
+from autofedavg.tasks.lists.listing import Listing
 
 VERSION = 4  # part of every key: raise it whenever measurements of the same file change
 LEVELS = tuple(np.linspace(0, 100, 101))
@@ -52,14 +54,22 @@ class CaseFacts(NamedTuple):
         return len(self.percentiles)
 
 
-class Fingerprint(NamedTuple):
-    """All cases of a list, by site."""
+FACTS = TypeAdapter(CaseFacts)
 
-    sites: dict[str, list[CaseFacts]]
+
+class Fingerprint(NamedTuple):
+    """All cases of a list."""
+
+    sites: dict[str, dict[str, CaseFacts]]  # site -> case -> its facts
 
     @property
     def cases(self) -> list[CaseFacts]:
-        return [case for cases in self.sites.values() for case in cases]
+        return [facts for _, facts in self.named()]
+
+    def named(self) -> Iterator[tuple[str, CaseFacts]]:
+        """("site/case", facts) of every case."""
+        for site, cases in self.sites.items():
+            yield from ((f"{site}/{case}", facts) for case, facts in cases.items())
 
     @property
     def axes(self) -> int:
@@ -86,66 +96,51 @@ class Fingerprint(NamedTuple):
         The Wasserstein distance between two sites' intensities, in units of the standard
         deviation of all sites together.
         """
-        pooled = {s: [p for c in cases for p in c.percentiles[channel]] for s, cases in
-                  self.sites.items()}  # fmt: skip
+        pooled = {
+            site: [p for facts in cases.values() for p in facts.percentiles[channel]]
+            for site, cases in self.sites.items()
+        }
         spread = float(np.std(np.concatenate([np.array(p) for p in pooled.values()]))) or 1.0
-        names = list(pooled)
-        table = np.zeros((len(names), len(names)))
-        for i, one in enumerate(names):
-            for j, two in enumerate(names):
-                if i < j:
-                    distance = stats.wasserstein_distance(pooled[one], pooled[two]) / spread
-                    table[i, j] = table[j, i] = distance
-        return names, table
+        table = np.zeros((len(pooled), len(pooled)))
+        for (i, one), (j, two) in combinations(enumerate(pooled.values()), 2):
+            table[i, j] = table[j, i] = stats.wasserstein_distance(one, two) / spread
+        return list(pooled), table
 
 
 def fingerprint(listing: Listing, cache: str = "", progress: Progress | None = None) -> Fingerprint:
     """Measures every case of a list; raises a DataError that lists all unusable cases."""
     folder = (Path(cache) if cache else cache_home()) / "fingerprints"
-    found: dict[str, list[CaseFacts]] = {site: [] for site in listing.sites()}
-    wrong: list[str] = []
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        results = pool.map(lambda entry: _tried(entry, folder), listing.entries)
-        for done, (entry, result) in enumerate(zip(listing.entries, results, strict=True), 1):
-            if isinstance(result, DataError):
-                wrong.append(f"{entry.site}, {entry.case}: {result}")
-            else:
-                found[entry.site].append(result)
-            if progress:
-                progress("measuring cases", done, len(listing.entries))
-    if wrong:
-        raise DataError(
-            f"{len(wrong)} of {len(listing.entries)} cases cannot be used:\n  "
-            + "\n  ".join(wrong),
-            where=str(listing.path),
-            remedy="correct them, or remove them from the list",
-        )
-    _refuse_mixture(listing, found)
-    return Fingerprint(found)
-
-
-def _refuse_mixture(listing: Listing, found: Mapping[str, Sequence[CaseFacts]]) -> None:
+    threads = min(2, os.cpu_count() or 1)
+    wanted = {site: [e.as_case() for e in entries] for site, entries in listing.sites().items()}
+    work, where = partial(_tried, folder=folder), str(listing.path)
+    measured = of_every_case(wanted, work, "measuring cases", threads, progress, where)
+    seen = Fingerprint(
+        {
+            site: {c.case: facts for c, facts in zip(cases, measured[site], strict=True)}
+            for site, cases in wanted.items()
+        }
+    )
     kinds: dict[tuple[int, int], str] = {}
-    for site, entries in listing.sites().items():
-        for entry, case in zip(entries, found[site], strict=True):
-            kinds.setdefault((len(case.grid), case.channels), f"{site}/{entry.case}")
+    for name, case in seen.named():
+        kinds.setdefault((len(case.grid), case.channels), name)
     if len(kinds) > 1:
         each = "; ".join(f"{axes} axes and {c} channels ({w})" for (axes, c), w in kinds.items())
         raise DataError(
             f"cases differ in axes or channels: {each}",
-            where=str(listing.path),
+            where=where,
             remedy="list images of one kind only",
         )
+    return seen
 
 
-def _tried(entry: ListedCase, folder: Path) -> CaseFacts | DataError:
+def _tried(case: Case, folder: Path) -> CaseFacts | DataError:
     try:
-        about = [[str(p.absolute()), identity(p)] for p in (*entry.image, entry.label)]
+        about = [[str(p.absolute()), identity(p)] for p in (*case.image, case.label)]
         key = hashlib.sha256(json.dumps([VERSION, about]).encode()).hexdigest()[:24]
         path = folder / f"{key}.json"
         with suppress(OSError, ValueError, TypeError, AttributeError):  # missing or damaged
-            return _restored(json.loads(path.read_text(encoding="utf-8")))
-        facts = _measure(entry)
+            return FACTS.validate_python(json.loads(path.read_text(encoding="utf-8")))
+        facts = _measure(case)
     except DataError as error:
         return error
     making = unfinished(path)
@@ -156,20 +151,9 @@ def _tried(entry: ListedCase, folder: Path) -> CaseFacts | DataError:
     return facts
 
 
-def _restored(known: dict[str, Any]) -> CaseFacts:
-    facts = CaseFacts(**known)
-    return facts._replace(
-        grid=tuple(facts.grid),
-        spacing=None if facts.spacing is None else tuple(facts.spacing),
-        moments=[(float(mean), float(spread)) for mean, spread in facts.moments],
-        voxels={int(value): count for value, count in facts.voxels.items()},
-    )
-
-
-def _measure(entry: ListedCase) -> CaseFacts:
-    values, counts = np.unique(read_label(entry.label).values, return_counts=True)
-    anything = {"any": tuple(int(value) for value in values if value)}
-    image, mask = load(Case(entry.case, "", entry.image, entry.label), anything)
+def _measure(case: Case) -> CaseFacts:
+    values, counts = np.unique(read_label(case.label).values, return_counts=True)
+    image, mask = load(case, {"any": tuple(int(value) for value in values if value)})
     order = _order(image)
     percentiles, body, foreground = [], [], []
     for channel in image.values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.preparation import few
 
 if TYPE_CHECKING:
-    from autofedavg.tasks.lists.fingerprint import CaseFacts, Fingerprint
+    from autofedavg.tasks.lists.fingerprint import Fingerprint
     from autofedavg.tasks.lists.listing import Listing
 
 MOST = 32  # different values that become classes without being named
@@ -52,7 +52,7 @@ def found_classes(listing: Listing, seen: Fingerprint) -> dict[str, tuple[int, .
             "every label is empty", where=str(listing.path), remedy="check the label files"
         )
     if len(values) > MOST:
-        most = sorted(_cases(listing, seen), key=lambda case: -len(case[1].voxels))[:3]
+        most = sorted(seen.named(), key=lambda case: -len(case[1].voxels))[:3]
         named = ", ".join(f"{name} ({len(facts.voxels)})" for name, facts in most)
         raise DataError(
             f"the labels hold {len(values)} different values, most in {named}",
@@ -60,7 +60,7 @@ def found_classes(listing: Listing, seen: Fingerprint) -> dict[str, tuple[int, .
             remedy="check that these are labels, not images, or set task.classes",
         )
     own = {
-        site: sorted({value for case in cases for value in case.voxels if value})
+        site: sorted({value for facts in cases.values() for value in facts.voxels if value})
         for site, cases in seen.sites.items()
     }
     for one, two in combinations((site for site in own if own[site]), 2):
@@ -82,7 +82,7 @@ def refuse_strangers(
     known = {value for values in classes.values() for value in values} | {0}
     wrong = [
         f"{name}: its label holds {few(sorted(set(facts.voxels) - known))}"
-        for name, facts in _cases(listing, seen)
+        for name, facts in seen.named()
         if set(facts.voxels) - known
     ]
     if channels and channels != seen.channels:
@@ -93,9 +93,3 @@ def refuse_strangers(
             where=str(listing.path),
             remedy=f"correct them, or task.classes ({', '.join(classes)}) and task.image_channels",
         )
-
-
-def _cases(listing: Listing, seen: Fingerprint) -> Iterator[tuple[str, CaseFacts]]:
-    for site, entries in listing.sites().items():
-        for entry, facts in zip(entries, seen.sites[site], strict=True):
-            yield f"{site}/{entry.case}", facts

@@ -19,6 +19,7 @@ from typing import Any
 
 from autofedavg.core.errors import DataError, did_you_mean
 from autofedavg.tasks.imaging.files import stem
+from autofedavg.tasks.imaging.preparation import Case
 from autofedavg.tasks.lists.label_classes import classes_of
 
 COLUMNS = ("site", "image", "label", "split", "case", "patient", "fold")
@@ -46,6 +47,10 @@ class ListedCase:
     split: str = ""
     patient: str = ""
     fold: int | None = None
+
+    def as_case(self, split: str = "") -> Case:
+        """The same files as a case of a split."""
+        return Case(self.case, split, self.image, self.label, self.patient)
 
 
 @dataclass(frozen=True)
@@ -273,14 +278,11 @@ def _with_names(entries: list[ListedCase], root: Path) -> list[ListedCase]:
 
 def _doubles(entries: list[ListedCase]) -> list[str]:
     """Cases and files that occur twice."""
-    wrong = []
-    cases: set[tuple[str, str]] = set()
+    counts = Counter((entry.site, entry.case) for entry in entries)
+    wrong = [f"{'/'.join(case)} is listed twice" for case, count in counts.items() if count > 1]
     files: dict[Path, str] = {}
     for entry in entries:
         here = f"{entry.site}/{entry.case}"
-        if (entry.site, entry.case) in cases:
-            wrong.append(f"{here} is listed twice")
-        cases.add((entry.site, entry.case))
         for path in (*entry.image, entry.label):
             before = files.setdefault(path, here)
             if before != here:

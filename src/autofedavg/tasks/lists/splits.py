@@ -36,7 +36,7 @@ def splits_of(
             for site, entries in listing.sites().items()
         }
         _refuse_some(listing, found)
-        if any(not split for cases in found.values() for split in cases.values()):
+        if not all(split for cases in found.values() for split in cases.values()):
             found |= _drawn(listing, found, shares, seed)
     _refuse_shared_patients(listing, found)
     return _set_aside(listing, found, holdout, seed) if holdout else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -14,10 +14,9 @@ from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
-from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.pipeline import Pipeline
-from autofedavg.tasks.imaging.preparation import BACKGROUND, Case, Classes
-from autofedavg.tasks.imaging.prepared import SPLITS
+from autofedavg.tasks.imaging.preparation import BACKGROUND, Classes
+from autofedavg.tasks.imaging.prepared import refuse_empty_splits
 from autofedavg.tasks.imaging.task import CaseFiles, ImageTask, counted
 from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
@@ -108,14 +107,10 @@ class Datalist(ImageTask):
             splits = None
         if splits is None:
             return seen
-        entries = self.listing.sites()
+        used = ("train", "holdout")
         return Fingerprint(
             {
-                site: [
-                    facts
-                    for entry, facts in zip(entries[site], cases, strict=True)
-                    if splits[site][entry.case] in ("train", "holdout")
-                ]
+                site: {case: facts for case, facts in cases.items() if splits[site][case] in used}
                 for site, cases in seen.sites.items()
             }
         )
@@ -157,14 +152,8 @@ class Datalist(ImageTask):
         if not self._settled:
             seen, classes = self.fingerprint(), self.resolved().classes
             refuse_strangers(self.listing, seen, classes, self.image_channels)
-        for site, cases in self.splits.items():
-            for split in SPLITS[:3]:
-                if split not in cases.values():
-                    raise DataError(
-                        f"it has no {split} case" + (f" in fold {self.fold}" * (self.fold >= 0)),
-                        where=f"site {site}",
-                        remedy="give every site a case of each split in every fold",
-                    )
+        splits = {site: [*cases.values()] for site, cases in self.splits.items()}
+        refuse_empty_splits(splits, "splits" if self.fold < 0 else f"fold {self.fold}")
 
     def site_names(self) -> list[str]:
         return [*self.listing.sites()]
@@ -174,27 +163,9 @@ class Datalist(ImageTask):
 
     def case_files(self, progress: Progress | None = None) -> CaseFiles:
         return {
-            site: [
-                Case(e.case, self.splits[site][e.case], e.image, e.label, e.patient)
-                for e in entries
-            ]
+            site: [entry.as_case(self.splits[site][entry.case]) for entry in entries]
             for site, entries in self.listing.sites().items()
         }
-
-    def check_prepared(self, prepared: Mapping[str, Mapping[str, Sequence[PreparedCase]]]) -> None:
-        found = {
-            case.channels: f"{site}/{case.case}"
-            for site, parts in prepared.items()
-            for cases in parts.values()
-            for case in cases
-        }
-        for channels, case in found.items():
-            if channels != self.image_channels:
-                raise DataError(
-                    f"it has {channels} channels, and task.image_channels is {self.image_channels}",
-                    where=case,
-                    remedy="set it to 0 to have them counted; all images need the same number",
-                )
 
     def memory(self) -> int:
         spacing = self.resolved().pipeline.spacing
@@ -209,21 +180,24 @@ class Datalist(ImageTask):
         return min(int(whole), int(self.hold * 2**30))
 
     def where(self) -> str:
-        wanted = [p for e in self.listing.entries for p in (*e.image, e.label)]
-        lacking = sum(not path.exists() for path in wanted)
-        state = f"{lacking} of {len(wanted)} files are missing" if lacking else "all files present"
+        count = sum(len(entry.image) + 1 for entry in self.listing.entries)
+        lacking = len(self._lacking())
+        state = f"{lacking} of {count} files are missing" if lacking else "all files present"
         left_out = self.listing.unlabelled
         also = f", {left_out} cases without a label are left out" if left_out else ""
         return f"in {self.listing.root}: {state}{also}"
 
-    def verify(self, progress: Progress | None = None) -> list[str]:
-        lacking = [
+    def _lacking(self) -> list[str]:
+        """The missing files, with their cases."""
+        return [
             f"{entry.site}, {entry.case}: {path}"
             for entry in self.listing.entries
             for path in (*entry.image, entry.label)
             if not path.exists()
         ]
-        if lacking:
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        if lacking := self._lacking():
             raise DataError(
                 f"{len(lacking)} files are missing:\n  " + "\n  ".join(lacking),
                 where=str(self.listing.path),
@@ -235,15 +209,13 @@ class Datalist(ImageTask):
         ]
 
     def outline(self) -> dict[str, Any]:
+        folds = {
+            site: {entry.case: str(entry.fold) for entry in entries}
+            for site, entries in self.listing.sites().items()
+        }
         return {
             "data": self.named(f"data list {self.listing.path.name}"),
             "cases": counted(self.splits),
             "split_sha256": split_digest(self.splits),
-            "folds_sha256": split_digest(self._folds()) if self.fold >= 0 else "",
-        }
-
-    def _folds(self) -> dict[str, dict[str, str]]:
-        return {
-            site: {entry.case: str(entry.fold) for entry in entries}
-            for site, entries in self.listing.sites().items()
+            "folds_sha256": split_digest(folds) if self.fold >= 0 else "",
         }

@@ -141,22 +141,19 @@ class Synthetic(SegmentationTask):
         folder = self.folder()
         if is_folder(folder):
             return folder
-        with writing(folder.parent, "the volumes"), new_folder(folder, is_folder) as making:
-            self._write_all(making, progress)
-        return folder
-
-    def _write_all(self, folder: Path, progress: Progress | None) -> None:
         wanted = [
             (site, case)
-            for site, parts in self.model_copy(update={"holdout": 0.0}).split().items()
+            for site, parts in self.split().items()
             for ids in parts.values()
             for case in ids
         ]
-        for done, (site, case) in enumerate(wanted):
-            random = Seeds(self.seed).numpy(case, Purpose.DATA)
-            image, label = scan(HOSPITALS[site], self.extent, random)
-            affine = np.diag([*HOSPITALS[site].spacing, 1.0])
-            nib.save(nib.Nifti1Image(image, affine), folder / f"{case}_image.nii.gz")
-            nib.save(nib.Nifti1Image(label, affine), folder / f"{case}_label.nii.gz")
-            if progress:
-                progress("generating volumes", done + 1, len(wanted))
+        with writing(folder.parent, "the volumes"), new_folder(folder, is_folder) as making:
+            for done, (site, case) in enumerate(wanted, 1):
+                random = Seeds(self.seed).numpy(case, Purpose.DATA)
+                image, label = scan(HOSPITALS[site], self.extent, random)
+                affine = np.diag([*HOSPITALS[site].spacing, 1.0])
+                for kind, values in (("image", image), ("label", label)):
+                    nib.save(nib.Nifti1Image(values, affine), making / f"{case}_{kind}.nii.gz")
+                if progress:
+                    progress("generating volumes", done, len(wanted))
+        return folder

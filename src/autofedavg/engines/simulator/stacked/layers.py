@@ -6,9 +6,9 @@ one whose further units are zero: they give nothing, so no gradient reaches them
 
 from __future__ import annotations
 
-from collections import deque
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import nn
@@ -68,109 +68,71 @@ class Linear:
 Layer = Convolution | Linear
 
 
+_LETTERS = {
+    nn.Conv2d: "C", nn.ReLU: "R", nn.MaxPool2d: "M", nn.Dropout2d: "d", nn.Flatten: "F",
+    nn.Dropout: "D", nn.Linear: "L",
+}  # fmt: skip
+# Convolutions, the last one with maxima, then linear layers: by the letters of their modules.
+_CHAIN = re.compile(r"(CR(Md?)?)*CRM(dF|FD?)(LRD?)*L")
+
+
+_SETTINGS: dict[type[nn.Module], dict[str, Any]] = {
+    nn.Conv2d: {
+        "kernel_size": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1),
+        "groups": 1, "padding_mode": "zeros",
+    },
+    nn.MaxPool2d: {"kernel_size": 2, "stride": 2, "padding": 0, "dilation": 1},
+}  # fmt: skip
+
+
 def layers_of(network: nn.Module, channels: int, size: int) -> list[Layer] | None:
     """The layers of a network for square pictures, or None where it has others than these."""
-    try:
-        return _Reader(network, channels, size).layers()
-    except _Other:
+    modules: list[tuple[str, Any]] = list(network.named_children())
+    letters = "".join(_LETTERS.get(type(module), "?") for _, module in modules)
+    chain = type(network) is nn.Sequential and _CHAIN.fullmatch(letters)
+    if not chain or not all(_is_plain(module) for _, module in modules):
         return None
+    found: list[Any] = []
+    room = channels  # channels with those that are zero
+    picture: tuple[int, int] | None = None
+    for number, (name, module) in enumerate(modules):
+        match letters[number]:
+            case "C":
+                outputs = rounded(module.out_channels)
+                # Nine taps of three channels fill a tile; only pictures have so few.
+                fitting = room <= 3 or room == rounded(room)
+                known = module.in_channels == channels and fitting and outputs <= MOST
+                if not known or size.bit_count() != 1:
+                    return None
+                found.append(Convolution(name, room, outputs, size))
+                channels, room = module.out_channels, outputs
+            case "M":
+                found[-1], size = replace(found[-1], pooled=True), size // 2
+            case "F":
+                picture = (room, size)
+            case "d" | "D" as letter:
+                drop = {"drop": "channels" if letter == "d" else "elements"}
+                how = drop if isinstance(found[-1], Convolution) else {}
+                found[-1] = replace(found[-1], keep=1 - float(module.p), **how)
+            case "L":
+                area = size**2 if picture else 1
+                if module.in_features != channels * area:
+                    return None
+                inputs, channels, relu = room * area, module.out_features, number + 1 < len(modules)
+                room = rounded(channels) if relu else channels
+                found.append(Linear(name, inputs, room, relu, picture=picture))
+                picture = None
+    return found
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module has the settings above, and a bias where it can have one."""
+    wanted = _SETTINGS.get(type(module), {})
+    biased = getattr(module, "bias", True) is not None
+    return biased and all(getattr(module, name) == value for name, value in wanted.items())
 
 
 def fits(layers: Sequence[Layer], batch: int) -> bool:
     """Whether the kernels' tiles divide the batches of such a network."""
     sizes = [layer.size for layer in layers if isinstance(layer, Convolution)]
     return batch in BATCHES and all(batch * size * size % POSITIONS == 0 for size in sizes)
-
-
-class _Other(Exception):
-    """Something that is not of the kinds above."""
-
-
-class _Reader:
-    def __init__(self, network: nn.Module, channels: int, size: int) -> None:
-        if type(network) is not nn.Sequential:
-            raise _Other
-        self._left = deque(network.named_children())
-        self._channels, self._size = channels, size
-        self._room = channels  # channels with those that are zero
-
-    def layers(self) -> list[Layer]:
-        found: list[Layer] = []
-        while self._next(nn.Conv2d):
-            found.append(self._convolution(*self._left.popleft()))
-        if not found or not self._take(nn.Flatten):
-            raise _Other
-        last = found[-1]
-        if not isinstance(last, Convolution) or not last.pooled:
-            raise _Other
-        if not last.drop:
-            found[-1] = self._dropped(last, nn.Dropout, "elements")
-        picture: tuple[int, int] | None = (self._room, self._size)
-        while self._left:
-            found.append(self._linear(picture))
-            picture = None
-        if not isinstance(found[-1], Linear) or found[-1].relu:
-            raise _Other
-        return found
-
-    def _convolution(self, name: str, module: Any) -> Convolution:
-        plain = (module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
-        inputs, outputs = self._room, rounded(module.out_channels)
-        # Nine taps of three channels fill a tile; only pictures have so few.
-        fitting = inputs <= 3 or inputs == rounded(inputs)
-        if (
-            plain != ((3, 3), (1, 1), (1, 1), (1, 1), 1)
-            or module.padding_mode != "zeros"
-            or module.bias is None
-            or module.in_channels != self._channels
-            or not fitting
-            or not (outputs <= MOST and _is_power(self._size))
-            or not self._take(nn.ReLU)
-        ):
-            raise _Other
-        layer = Convolution(name, inputs, outputs, self._size)
-        self._channels, self._room = module.out_channels, outputs
-        pool = self._take(nn.MaxPool2d)
-        if pool is None:
-            return layer
-        if (pool.kernel_size, pool.stride, pool.padding, pool.dilation) != (2, 2, 0, 1):
-            raise _Other
-        self._size //= 2
-        layer = Convolution(name, inputs, outputs, layer.size, pooled=True)
-        return self._dropped(layer, nn.Dropout2d, "channels")
-
-    def _linear(self, picture: tuple[int, int] | None) -> Linear:
-        name, module = self._left.popleft()
-        if type(module) is not nn.Linear or module.bias is None:
-            raise _Other
-        area = self._size**2 if picture else 1
-        if module.in_features != self._channels * area:
-            raise _Other
-        relu = self._take(nn.ReLU) is not None
-        if not relu and self._left:
-            raise _Other
-        dropout = self._take(nn.Dropout) if relu else None
-        keep = 1 - dropout.p if dropout else 1.0
-        inputs, outputs = self._room * area, module.out_features
-        self._channels, self._room = outputs, rounded(outputs) if relu else outputs
-        return Linear(name, inputs, self._room, relu, keep, picture)
-
-    def _dropped(
-        self, layer: Convolution, kind: type[nn.Module], how: Literal["channels", "elements"]
-    ) -> Convolution:
-        dropout = self._take(kind)
-        if dropout is None:
-            return layer
-        return Convolution(
-            layer.name, layer.inputs, layer.outputs, layer.size, True, how, 1 - float(dropout.p)
-        )
-
-    def _next(self, kind: type[nn.Module]) -> bool:
-        return bool(self._left) and type(self._left[0][1]) is kind
-
-    def _take(self, kind: type[nn.Module]) -> Any:
-        return self._left.popleft()[1] if self._next(kind) else None
-
-
-def _is_power(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0

@@ -54,7 +54,6 @@ class Program:
         self._taken = 0  # pieces of memory
         self._inputs: list[Tensor] = []  # of every layer
         self._outputs: list[Tensor] = []  # before the maxima
-        self._ends: list[Tensor] = []  # after them
         width = _power(self._slots)
         if table is not None:
             self._add(kernels.begin, (1,), now, stack.at, table, self._slots, width)
@@ -126,7 +125,6 @@ class Program:
                 if not self._learn and self._at(layer, "weight") == self._stack.rows.linear:
                     self._join()  # linear layers are mixed beside
                 x = self._linear(layer, x, salt)
-            self._ends.append(x)
         return x
 
     def _convolve(self, layer: Convolution, x: Tensor, salt: int) -> Tensor:
@@ -238,7 +236,7 @@ class Program:
         return dx
 
     def _pool_back(self, layer: Convolution, index: int, slope: Tensor) -> Tensor:
-        y, end = self._outputs[index], self._ends[index]
+        y, end = self._outputs[index], self._inputs[index + 1]
         dz, elements = self._like(y), end[0].numel()
         self._add(
             kernels.pool_back, (-(-elements // BLOCK), self._slots), y, end, slope, dz, self._now,

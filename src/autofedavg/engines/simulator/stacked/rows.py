@@ -88,8 +88,10 @@ class Rows:
         segments = [(0, self.linear, 0), (self.linear, self.stride - self.linear, 0)]
         if layers is not None:
             segments = [
-                (piece.at, _aligned(piece.size), _layer(piece, layers))
+                (piece.at, _aligned(piece.size), p)
                 for piece in self.pieces.values()
+                for start, stop, p in layers.segments
+                if start <= piece.start < stop
             ]
         return [
             (start + begin, min(most, size - begin), p)
@@ -107,10 +109,6 @@ class Rows:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
-
-
-def _layer(piece: Piece, layers: Layers) -> int:
-    return next(p for start, stop, p in layers.segments if start <= piece.start < stop)
 
 
 def _read(

@@ -63,12 +63,7 @@ class Samples:
         mean = (self.alpha * slopes).sum(dim=1, keepdim=True)
         slope = self.derivative * (slopes - mean)
         if smooth and slopes.dim() == 3:
-            slope = slope + smooth * self._roughness()
+            theta = self._theta.clone().requires_grad_()
+            loss = smoothing(self._gamma.mean(self._gamma.beta(theta)))
+            slope = slope + smooth * torch.autograd.grad(loss, theta)[0]
         return self._theta - rate * slope
-
-    def _roughness(self) -> Tensor:
-        """The gradient of the smoothing loss, the same for all steps."""
-        theta = self._theta.clone().requires_grad_()
-        loss = smoothing(self._gamma.mean(self._gamma.beta(theta)))
-        (slope,) = torch.autograd.grad(loss, theta)
-        return slope

@@ -19,7 +19,7 @@ from autofedavg.engines.simulator.stacked.layers import Layer
 from autofedavg.engines.simulator.stacked.program import Program
 from autofedavg.engines.simulator.stacked.rows import Rows
 from autofedavg.engines.simulator.stacked.schedule import NOBODY, schedule
-from autofedavg.engines.simulator.stacked.weighing import Weighing
+from autofedavg.engines.simulator.stacked.weighing import Weighing, captured
 from autofedavg.tasks.cifar.pictures import BatchPlan, PictureFormat
 
 EMPTY = np.empty(0)
@@ -140,7 +140,8 @@ class Stack:
             alpha: at which weights, (n, K), or (n, K, P) layer-wise.
             layers: for layer-wise weights.
         """
-        if not _same(self._ready, work):
+        ready = [(k, id(steps)) for k, steps in self._ready.items()]
+        if ready != [(k, id(steps)) for k, steps in work.items()]:  # not the very same batches
             self.prepare(work)
         key = (tuple(work), layers and layers.segments)
         if self._weighing is None or self._weighing[0] != key:
@@ -209,20 +210,10 @@ class Stack:
             loaded, known = self.table.clone(), self._loaded.pop("table", EMPTY)
             self.rewind()
             self.table.fill_(NOBODY)  # the first time is for compiling alone
-            program.launch()
-            torch.cuda.synchronize(self.device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                program.launch()
+            self._graphs[pull] = captured(program.launch, self.device)
             self.table.copy_(loaded)
             self._loaded["table"] = known
-            self._graphs[pull] = graph
         return self._graphs[pull]
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(*shape, dtype=dtype, device=self.device)
-
-
-def _same(one: Mapping[int, BatchPlan], other: Mapping[int, BatchPlan]) -> bool:
-    """Whether these are the very same batches."""
-    return list(one) == list(other) and all(one[k] is steps for k, steps in other.items())

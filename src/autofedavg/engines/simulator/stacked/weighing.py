@@ -7,8 +7,7 @@ multiplies the gradient with each w_k: dL/dalpha_k = <grad L(w), w_k>.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from torch import Tensor
 from autofedavg.core.bank import Layers
 from autofedavg.engines.simulator.stacked import kernels
 from autofedavg.engines.simulator.stacked.program import Program
-from autofedavg.engines.simulator.stacked.rows import Rows
 
 if TYPE_CHECKING:
     from autofedavg.engines.simulator.stacked.stack import Stack
@@ -28,25 +26,14 @@ WIDE, NARROW = 256, 64  # columns that it mixes, and multiplies, at a time
 CHUNK = 2048  # columns for which it is launched
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Rows of parameters in chunks, each within one layer: see `kernels.mixing`."""
-
-    linear: int  # the first chunk of a linear layer
-    first: Tensor
-    size: Tensor
-    layer: Tensor
-    belongs: Tensor  # (P, chunks): 1 where a chunk is of a layer
-
-    @classmethod
-    def of(cls, rows: Rows, layers: Layers | None, device: torch.device) -> Cut:
-        chunks = rows.chunks(layers, CHUNK)
-        first, size, layer = (
-            torch.tensor(part, dtype=torch.int32) for part in zip(*chunks, strict=True)
-        )
-        belongs = (layer == torch.arange(int(layer.max()) + 1)[:, None]).float()
-        linear = int((first < rows.linear).sum())
-        return cls(linear, *(part.to(device) for part in (first, size, layer, belongs)))
+def captured(launch: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """A graph of what is launched; the first launch, outside it, compiles the kernels."""
+    launch()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch()
+    return graph
 
 
 class Weighing:
@@ -68,13 +55,19 @@ class Weighing:
         self._rows = torch.tensor(clients, dtype=torch.int32, device=stack.device)
         groups = torch.split(self._rows, stack.width)
         self._programs = [Program(stack, group, None, learn=False) for group in groups[:-1]]
-        last = Program(stack, groups[-1], None, learn=False, halfway=self._multiply_linear)
-        self._programs.append(last)
-        self._cut = Cut.of(stack.rows, layers, stack.device)
-        n, K, P = len(clients), len(bank), len(self._cut.belongs)
+        # Rows of parameters in chunks, each within one layer: see `kernels.mixing`.
+        chunks = zip(*stack.rows.chunks(layers, CHUNK), strict=True)
+        first, size, layer = (torch.tensor(part, dtype=torch.int32) for part in chunks)
+        self._linear = int((first < stack.rows.linear).sum())  # the first chunk of a linear layer
+        self._chunks = [part.to(stack.device) for part in (first, size, layer)]
+        belongs = (layer == torch.arange(int(layer.max()) + 1)[:, None]).float()
+        self._belongs = belongs.to(stack.device)  # (P, chunks): 1 where a chunk is of a layer
+        multiply = partial(self._multiply, slice(self._linear, None))
+        self._programs.append(Program(stack, groups[-1], None, learn=False, halfway=multiply))
+        n, K, P = len(clients), len(bank), len(belongs)
         self._alpha = torch.zeros(P, n, K, device=stack.device)
         self._said = torch.zeros(P, n, K, pin_memory=True)
-        self._parts = torch.zeros(len(self._cut.first), n * K, device=stack.device)
+        self._parts = torch.zeros(len(first), n * K, device=stack.device)
         self._found = torch.zeros(n, 1 + K * P, dtype=torch.float64, device=stack.device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -88,46 +81,38 @@ class Weighing:
         self._said.copy_(alpha.reshape(*alpha.shape[:2], -1).permute(2, 0, 1))
         self._alpha.copy_(self._said, non_blocking=True)
         if self._graph is None:
-            self._launch()  # compiles the kernels
-            torch.cuda.synchronize(self._stack.device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self._launch()
-            self._graph = graph
+            self._graph = captured(self._launch, self._stack.device)
             self._programs.clear()  # the graph has what they launched
         self._graph.replay()
         return self._found
 
     def _launch(self) -> None:
-        cut, (P, n, K) = self._cut, self._alpha.shape
-        convolutions = slice(0, cut.linear)
+        P, n, K = self._alpha.shape
+        convolutions = slice(0, self._linear)
         # Reading all models takes memory's time, convolutions that of arithmetic: linear layers,
         # with most of the parameters, are mixed and multiplied beside.
-        self._stack.beside(partial(self._mix, slice(cut.linear, None)))
+        self._stack.beside(partial(self._mix, slice(self._linear, None)))
         self._mix(convolutions)
         self._stack.rewind()
         for program in self._programs:
             program.launch()
         self._multiply(convolutions)
         self._found[:, 0].copy_(self._stack.losses[:n])
-        slopes = cut.belongs @ self._parts if self._layered else self._parts.sum(0)
+        slopes = self._belongs @ self._parts if self._layered else self._parts.sum(0)
         self._found[:, 1:].copy_(slopes.view(P, n, K).permute(1, 2, 0).reshape(n, -1))
 
-    def _multiply_linear(self) -> None:
-        self._multiply(slice(self._cut.linear, None))
-
     def _mix(self, chunks: slice) -> None:
-        stack, cut, (_, n, K) = self._stack, self._cut, self._alpha.shape
-        first = cut.first[chunks]
+        stack, (_, n, K) = self._stack, self._alpha.shape
+        first, size, layer = (part[chunks] for part in self._chunks)
         kernels.mix[len(first), -(-n // TILE)](
-            self._bank, self._alpha, stack.s, self._rows, first, cut.size[chunks],
-            cut.layer[chunks], stack.rows.stride, n, K, TILE, TILE, WIDE,
+            self._bank, self._alpha, stack.s, self._rows, first, size, layer, stack.rows.stride, n,
+            K, TILE, TILE, WIDE,
         )  # fmt: skip
 
     def _multiply(self, chunks: slice) -> None:
-        stack, cut, (_, n, K) = self._stack, self._cut, self._alpha.shape
-        first = cut.first[chunks]
+        stack, (_, n, K) = self._stack, self._alpha.shape
+        first, size, _ = (part[chunks] for part in self._chunks)
         kernels.slopes[len(first), -(-n // TILE), -(-K // TILE)](
-            self._bank, stack.g, self._parts[chunks], self._rows, first, cut.size[chunks],
+            self._bank, stack.g, self._parts[chunks], self._rows, first, size,
             stack.rows.stride, n, K, TILE, TILE, NARROW, num_warps=1, num_stages=4,
         )  # fmt: skip
