@@ -85,8 +85,7 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
         w, layout = given.initial(Seeds(seed))
         start = method.begin(federation, Round(0, w)) if state is None else state
         if state is not None:
-            federation.personal = deepcopy(state.at_sites[0])
-            federation.give_back(state.at_sites[1])
+            federation.resume_personal(deepcopy(state.at_sites[0]), state.at_sites[1])
         kept = []
         for done in islice(method.rounds(federation, layout, T, start), stop_after):
             held = done.w

@@ -12,7 +12,7 @@ from autofedavg import cli
 from autofedavg.core.errors import RunError
 from autofedavg.experiment import files
 from autofedavg.experiment import folder_writer as store
-from autofedavg.experiment.checkpoint_names import CheckpointNames, local_name
+from autofedavg.experiment.checkpoint_names import CheckpointNames, site_name
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from folders import write_study
 
@@ -126,7 +126,7 @@ SITES = ("x" * 300, "北京协和医院" * 5, "y" * 200, "a/b", "Süd", "..", "@
 def test_a_site_of_any_name_has_a_file(tmp_path, site) -> None:
     folder = RunFolder(tmp_path)
     (tmp_path / "checkpoints").mkdir()
-    name = local_name("best", site)
+    name = site_name("best", "local", site)
     folder.save(f"{name}@123456", {"w": torch.ones(2)}, {})
     folder.save_round(1, {"w": torch.ones(1)}, {"models": {name: f"{name}@123456"}})
     assert folder.has(name)
@@ -136,9 +136,9 @@ def test_a_site_of_any_name_has_a_file(tmp_path, site) -> None:
 
 
 def test_long_names_differ_and_short_ones_are_as_before() -> None:
-    assert local_name("best", "x" * 300) != local_name("best", "x" * 301)
-    assert local_name("best", "x" * 200) == "best-local-" + "x" * 200
-    assert local_name("final", "Süd 1") == "final-local-S%C3%BCd%201"
+    assert site_name("best", "local", "x" * 300) != site_name("best", "local", "x" * 301)
+    assert site_name("best", "local", "x" * 200) == "best-local-" + "x" * 200
+    assert site_name("final", "local", "Süd 1") == "final-local-S%C3%BCd%201"
 
 
 def test_files_that_others_put_there_are_no_checkpoints(tmp_path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from autofedavg.core.errors import RunError
@@ -19,22 +20,22 @@ AT = "@"  # between a model's name and its round; a quoted name of a site cannot
 LONGEST = 200  # bytes of a site's name in a file's name, which may have 255 with all around it
 _ENDINGS = (".json", ".safetensors")
 _LAST = re.compile(r"last-(\d{1,9})")
-_MODEL = re.compile(r"(?:best|final)-(?:global|local-[^@]+)")
+_MODEL = re.compile(r"(?:best|final)-(?:global|(?:local|personal)-[^@]+)")
 _DATED = re.compile(rf"({_MODEL.pattern}){AT}(\d{{1,9}})")
 
 
-def local_name(kind: str, site: str) -> str:
-    """A site's own model; a site's name may hold any character, and be of any length.
+def site_name(kind: str, whose: Literal["local", "personal"], site: str) -> str:
+    """A model of one site; a site's name may hold any character, and be of any length.
 
     Example:
-        >>> local_name("best", "Süd"), local_name("best", "x" * 500)[100:]
+        >>> site_name("best", "local", "Süd"), site_name("best", "local", "x" * 500)[100:]
         ('best-local-S%C3%BCd', 'xxxxxxxxxxx=c38c2bf3055c516a')
     """
     quoted = quote(site, safe="")
     if len(quoted) > LONGEST:
         digest = hashlib.sha256(site.encode(errors="surrogatepass")).hexdigest()
         quoted = f"{quoted[:100]}={digest[:16]}"  # no quoted name holds this mark
-    return f"{kind}-local-{quoted}"
+    return f"{kind}-{whose}-{quoted}"
 
 
 def at_round(name: str, t: int) -> str:

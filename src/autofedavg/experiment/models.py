@@ -15,6 +15,7 @@ from autofedavg.core.forms import form_of, reshaped
 from autofedavg.experiment.folder_writer import Checkpoint, RunFolder
 
 _MEMORY = "memory."
+_KEPT = "kept."
 _MEMBER = "/"  # between a member's number and a tensor's name
 
 
@@ -65,8 +66,20 @@ def load_network(folder: RunFolder, name: str, network: nn.Module) -> nn.Module:
     return built
 
 
-def save_state(folder: RunFolder, state: Round, facts: Mapping[str, Any]) -> None:
-    """Writes the checkpoint of a round: all that is needed to go on from it."""
+def save_state(
+    folder: RunFolder,
+    state: Round,
+    facts: Mapping[str, Any],
+    copies: Mapping[str, Mapping[str, Tensor]],
+) -> None:
+    """Writes the checkpoint of a round: all that is needed to go on from it.
+
+    Args:
+        folder: the run's.
+        state: after the round.
+        facts: plain values.
+        copies: of what stays at the sites, in a simulation.
+    """
     w = state.w
     tensors = {"w.values": w.values}
     if w.counters.numel():  # safetensors keeps empty ones out
@@ -77,7 +90,17 @@ def save_state(folder: RunFolder, state: Round, facts: Mapping[str, Any]) -> Non
         if value is not None
     }
     tensors |= {f"{_MEMORY}{name}": value for name, value in state.memory.items()}
+    order = sorted(copies)
+    tensors |= {
+        f"{_KEPT}{number}/{name}": array
+        for number, site in enumerate(order)
+        for name, array in copies[site].items()
+        if array.numel()
+    }
     said: dict[str, Any] = {**facts, "together": state.together}
+    if order:
+        empty = {site: [n for n, a in copies[site].items() if not a.numel()] for site in order}
+        said["kept"] = {"sites": order, "empty": empty}
     if w.form is not None:
         said["form"] = w.form.note()
     folder.save_round(state.t, tensors, said)
@@ -103,6 +126,18 @@ def load_state(saved: Checkpoint, sites: tuple[str, ...]) -> Round:
             if name.startswith(_MEMORY)
         },
     )
+
+
+def copies_in(saved: Checkpoint) -> dict[str, dict[str, Tensor]]:
+    """What sites had kept when a simulation's checkpoint was written."""
+    about = saved.facts.get("kept", {"sites": [], "empty": {}})
+    counters = torch.empty(0, dtype=torch.int64)  # the only arrays that may be empty
+    found = {site: dict.fromkeys(about["empty"][site], counters) for site in about["sites"]}
+    for key, array in saved.tensors.items():
+        if key.startswith(_KEPT):
+            number, _, name = key.removeprefix(_KEPT).partition("/")
+            found[about["sites"][int(number)]][name] = array
+    return found
 
 
 def _members(saved: Checkpoint) -> list[dict[str, Tensor]]:

@@ -16,11 +16,12 @@ from torch import Tensor
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.problem import Problem
 from autofedavg.core.scores import ScoreRow
 from autofedavg.core.seeds import global_seed
 from autofedavg.core.site import Site
-from autofedavg.experiment.checkpoint_names import at_round, local_name
+from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
 from autofedavg.experiment.rows import Rounds
@@ -138,11 +139,15 @@ class RunLoop:
             if state.w_k:
                 local = federation.validate_local(state.t, state.w_k, self.metric)
             if predicts(state):
-                scores = federation.evaluate(state.w, "validation", self.metric, t=state.t)
+                scores = federation.evaluate(
+                    state.w, "validation", self.metric, t=state.t, personal=state.personal
+                )
+        own = federation.personal.scores if state.personal and scores else {}
         tested = self._tested(state)
         validation = self._scored(scores, best.seen)
         if self.general.select == "best":
             self._keep_best(state, local, validation["mean"])
+            self._keep_personal(state.t, own)
         elif state.t == self.general.rounds:
             self._keep_last(state)
         account = federation.take_account()
@@ -157,6 +162,7 @@ class RunLoop:
                 **_learning(federation),
                 "validation": validation,
                 "validation_local": local,
+                **({"validation_personal": dict(own)} if own else {}),
                 **tested,
                 "calls": {call: asdict(cost) for call, cost in account.items()},
                 "bytes_down": sum(cost.down for cost in account.values()),
@@ -169,7 +175,9 @@ class RunLoop:
         known = asdict(best)
         models = known.pop("models")
         facts = {"models": models, "best": known, "network": self.layout.describe()}
-        save_state(self.folder, state, facts)
+        if state.personal:
+            facts["personal"] = asdict(federation.personal)
+        save_state(self.folder, state, facts, federation.copies())
         return Seen(state.t, self.general.rounds, validation["mean"], alpha, federation.names)
 
     def _tested(self, state: Round) -> dict[str, Any]:
@@ -202,7 +210,19 @@ class RunLoop:
             if state.w_k is not None and site in state.w_k and (not known or score > known[0]):
                 best.local[site] = (score, state.t)
                 facts = {"score": score, "site": site}
-                self._keep(local_name("best", site), state.t, state.w_k[site], facts)
+                self._keep(site_name("best", "local", site), state.t, state.w_k[site], facts)
+
+    def _keep_personal(self, t: int, scores: Mapping[str, float]) -> None:
+        """Selects personal models; in a simulation they are written to the folder, too."""
+        personal, known = self.federation.personal, self.best.personal
+        better = {k: s for k, s in scores.items() if k not in known or s > known[k][0]}
+        for site, score in better.items():
+            known[site] = (score, t)
+            personal.held[site] = personal.predictors[site]
+        found = self.federation.predictors({site: personal.held[site] for site in better})
+        for site, model in found.items():
+            facts = {"score": scores[site], "site": site}
+            self._keep(site_name("best", "personal", site), t, model, facts)
 
     def _keep_last(self, state: Round) -> None:
         """Writes the models after the last round."""
@@ -210,7 +230,8 @@ class RunLoop:
             self._keep("final-global", state.t, state.w, {})
         if state.w_k is not None:
             for site in state.w_k.sites:
-                self._keep(local_name("final", site), state.t, state.w_k[site], {"site": site})
+                name = site_name("final", "local", site)
+                self._keep(name, state.t, state.w_k[site], {"site": site})
 
     def _keep(self, name: str, t: int, w: Model | Bank, facts: dict[str, Any]) -> None:
         """Writes a model next to the one it replaces, which holds until the round's checkpoint."""
@@ -230,19 +251,24 @@ class RunLoop:
             log.info("testing %s", name)
             if watch:
                 watch(Seen(T, T, None, None, self.federation.names, (done, total)))
-            for row in self.federation.evaluate(w, "test", self.metric, t=T).rows:
-                model = f"local-{row.site}" if isinstance(w, Mapping) else name
+            rule = self._rule if name == "global" and self.general.select == "last" else None
+            scores = self.federation.evaluate(w, "test", self.metric, t=T, personal=rule)
+            for row in scores.rows:
+                model = f"{name}-{row.site}" if isinstance(w, Mapping) else name
                 rows.append(ScoreRow(model, row.site, "test", *row[1:]))
+            if rule:
+                for site, each in self.federation.personal_rows.items():
+                    rows += [ScoreRow(f"personal-{site}", site, "test", *row[1:]) for row in each]
         self.folder.write_scores(rows)
         events = self.federation.take_events()
         self.folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
 
     def _models_to_test(
         self, where: str
-    ) -> Iterator[tuple[str, Model | Bank | Mapping[str, Model]]]:
-        """By name: the global model, sites' own models as `where` says, the last global model."""
+    ) -> Iterator[tuple[str, Model | Bank | Mapping[str, Model | str]]]:
+        """By name: the global model, sites' own as `where` says, personal ones, the last global."""
         kind, kept = KINDS[self.general.select], self.best.models
-        names = {site: local_name(kind, site) for site in self.federation.names}
+        names = {site: site_name(kind, "local", site) for site in self.federation.names}
         own = {site: kept[name] for site, name in names.items() if name in kept}
         if f"{kind}-global" in kept:
             yield "global", self._load(kept[f"{kind}-global"])
@@ -252,11 +278,19 @@ class RunLoop:
         elif where == "own" and own:
             loaded = {site: self._load(stem) for site, stem in own.items()}
             yield "local", {site: w for site, w in loaded.items() if isinstance(w, Model)}
+        if self.general.select == "best" and self.federation.personal.held:
+            yield "personal", dict(self.federation.personal.held)
         if self.general.select == "best" and self.best.t < self.general.rounds:
             saved = self.folder.load_round()
             last = load_state(saved, self.federation.names) if saved else None
             if last and predicts(last):
                 yield "global-last", last.w
+
+    @property
+    def _rule(self) -> LocalRule | None:
+        """The rule that makes personal models, where the method has one."""
+        rule = self.method.local(self.layout).rule
+        return rule if rule.keeps else None
 
     def _load(self, stem: str) -> Model | Bank:
         return load_model(self.folder, stem, self.layout)

@@ -15,7 +15,8 @@ from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.core.site import Site
 from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder_writer import ALL_ROUNDS, RunFolder
-from autofedavg.experiment.models import load_state
+from autofedavg.experiment.models import copies_in, load_state
+from autofedavg.federation.personal import PersonalModels
 from autofedavg.federation.port import Federation
 
 Select = Literal["best", "last"]
@@ -55,6 +56,7 @@ class Best:
         seen: every site's latest validation score, which stands in where it does not answer.
         local: score and round of each site's best own model.
         tested: every site's latest test score of the global model, likewise.
+        personal: score and round of each site's best personal model.
         models: the models to be tested, and the names of their files.
     """
 
@@ -65,6 +67,7 @@ class Best:
     seen: dict[str, float] = field(default_factory=dict)
     tested: dict[str, float] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
+    personal: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def beaten_by(self, mean: float, sites: int) -> bool:
         """Whether a mean over so many sites is better; one over more sites always is."""
@@ -98,6 +101,9 @@ def restore(
         known = {"sites": federation.K, **saved.facts["best"]}
         known["models"] = folder.checkpoints.held(state.t) or {}
         best = TypeAdapter(Best).validate_python(known)
+        if "personal" in saved.facts:
+            found = TypeAdapter(PersonalModels).validate_python(saved.facts["personal"])
+            federation.resume_personal(found, copies_in(saved))
         folder.tidy()  # a model of a round that is run again may be of another history
         folder.keep_rounds(state.t)
         log.info("resuming after round %d", state.t)

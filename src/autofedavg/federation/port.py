@@ -24,6 +24,7 @@ from autofedavg.federation.messages import (
     Traffic,
     Transport,
     facts_of,
+    model_of,
 )
 from autofedavg.federation.personal import PersonalModels
 from autofedavg.federation.replies import (
@@ -188,8 +189,23 @@ class Federation(ScoringCalls):
         replies = self.transport.ask("export_state", asked, None)
         return {name: r.arrays for name, r in replies.items() if isinstance(r, Message)}
 
-    def give_back(self, copies: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """In a simulation that is resumed: gives sites what they had kept."""
+    def predictors(self, digests: Mapping[str, str]) -> dict[str, Model]:
+        """In a simulation: some personal predictors, by site; elsewhere they stay at the sites."""
+        if self._remote or not digests:
+            return {}
+        asked = {name: Message({}, {"digests": [digest]}) for name, digest in digests.items()}
+        replies = self.transport.ask("export_state", asked, None)
+        return {
+            name: model_of({key.partition("/")[2]: array for key, array in reply.arrays.items()})
+            for name, reply in replies.items()
+            if isinstance(reply, Message)
+        }
+
+    def resume_personal(
+        self, known: PersonalModels, copies: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """Continues with what sites had kept; in a simulation they are given it back."""
+        self.personal = known
         if copies and not self._remote:
             asked = {name: Message(arrays, {}) for name, arrays in copies.items()}
             self.transport.ask("import_state", asked, None)

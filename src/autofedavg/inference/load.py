@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from autofedavg.core.errors import ConfigError, RunError, did_you_mean
 from autofedavg.core.seeds import global_seed
 from autofedavg.experiment.archive_reader import archive_at
-from autofedavg.experiment.checkpoint_names import local_name, without_round
+from autofedavg.experiment.checkpoint_names import site_name, without_round
 from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder import LOADERS, read_toml, run_paths
@@ -43,7 +43,8 @@ def load_trained(path: Path, model: str = "global") -> Trained:
 
     Args:
         path: a run folder, a folder with one run below it, or a checkpoint's file.
-        model: "global", or "local-<site>" for a site's own model; not with a checkpoint's file.
+        model: "global", "local-<site>" for the model that a site trained last before averaging,
+            or "personal-<site>"; not with a checkpoint's file.
 
     Raises:
         ConfigError: `model` was given beside a checkpoint's file.
@@ -108,9 +109,12 @@ def _only_run(path: Path) -> RunFolder:
 
 def _checkpoint(folder: RunFolder, model: str) -> str:
     """The checkpoint of a model; a run has the best ones or the final ones."""
-    site = model.removeprefix("local-")
+    whose: Literal["local", "personal"] = "local"
+    if model.startswith("personal-"):
+        whose = "personal"
+    site = model.removeprefix(f"{whose}-")
     for kind in KINDS.values():
-        name = f"{kind}-global" if model == "global" else local_name(kind, site)
+        name = f"{kind}-global" if model == "global" else site_name(kind, whose, site)
         if folder.has(name):
             return name
     known = {without_round(stem).partition("-")[2] for stem in folder.checkpoints.models()}

@@ -106,7 +106,9 @@ class Method(Settings):
             By call, the plain values of each of its messages, without `t`, `T` and what the port
             adds; `evaluate` where there is one predictor for all sites to validate.
         """
-        return {"local_train": [self.local(layout).facts()], "evaluate": [{}]}
+        request = self.local(layout)
+        own = {"personal": request.rule.note()} if request.rule.keeps else {}
+        return {"local_train": [request.facts()], "evaluate": [own]}
 
     def calls(self, T: int, layout: Layout) -> Counter[str]:
         """How many messages each call sends a client in T rounds."""

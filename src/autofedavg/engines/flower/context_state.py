@@ -69,7 +69,8 @@ class ContextState(BankState):
             digest, bank = self._bank
             models |= {f"bank/{site}": bank[site] for site in bank.sites}
             facts["bank"] = {"digest": digest, "sites": [*bank.sites], **facts_of(bank)}
-        if not models and not self.history:
+        facts["kept"] = [*self.kept.states]
+        if not models and not self.history and not self.kept.states:
             self._records.pop(RECORD, None)
             return
         arrays = {
@@ -77,6 +78,8 @@ class ContextState(BankState):
             for name, model in models.items()
             for kind, array in arrays_of(model).items()
         }
+        kept = self.kept.message(self.kept.states).arrays
+        arrays |= {f"kept/{key}": array for key, array in kept.items()}
         message = Message(arrays, {**facts, "history": self.history})
         if message.nbytes > MOST_BYTES:
             raise RunError(
@@ -87,6 +90,8 @@ class ContextState(BankState):
 
     def _restore(self, facts: Facts, arrays: Mapping[str, Tensor]) -> None:
         self.history = facts["history"]
+        kept = {k.removeprefix("kept/"): a for k, a in arrays.items() if k.startswith("kept/")}
+        self.kept.read(Message(kept, {}))
         self._parts = {digest: model_of(arrays, f"part/{digest}") for digest in facts["parts"]}
         if "own" in facts:
             self._own = model_of(arrays, "own", form_of(facts["own"].get("form")))

@@ -105,9 +105,11 @@ class Policy:
         scored = found.pop("evaluate", [])
         found["local_train"] = [{"T": T, **how} for how in found["local_train"]]
         found["validate_local"] = [{"metric": self._row.task.metric}]
-        found["evaluate"] = [{"split": "validation"} for _ in scored]
+        # A site without a personal model scores the global one alone, or is asked for one it keeps.
+        kinds = [*scored, {}] if any(scored) else scored
+        found["evaluate"] = [{"split": "validation", **how} for how in kinds]
         if t == T or (scored and general.test_every and t % general.test_every == 0):
-            found["evaluate"].append({"split": "test"})
+            found["evaluate"] += [{"split": "test", **how} for how in kinds or [{}]]
         self._known = (t, json.loads(facts_text(found)))  # as values arrive in a message
         return self._known[1]
 
@@ -130,7 +132,7 @@ class Policy:
             return 1 + len(self.requests(t)["update_beta"])
         if verb == "update_beta":
             return 2
-        final = verb == "evaluate" and said == {"split": "test"} and t == self._row.T
+        final = verb == "evaluate" and said.get("split") == "test" and t == self._row.T
         # The best or last global model, every client's own, the last global one, the round's.
         return len(self._job.sites) + 3 if final else 1
 
