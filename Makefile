@@ -11,6 +11,8 @@ BESIDE := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
+# Tests start hundreds of interpreters: none of them compiles the package and the tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-more test-all lint types contracts quick docs bench clean
 
