@@ -70,6 +70,7 @@ COSTS = {
     "integration/test_predict.py": "trains",
     "integration/test_predict_folder.py": "trains",
     "integration/test_public_ct.py": "trains",
+    "integration/test_methods_on_engines.py": "trains",
     "integration/test_remote.py": "trains",
     "integration/test_replays_on_gpu.py": "gpu",
     "integration/test_report_figures.py": QUICK,
