@@ -290,22 +290,3 @@ class LocalTrainer:
                 owners[owner]._buffers[leaf] = view
         buffers = dict(self.network.named_buffers())
         return [buffers[name] for name, _ in self.layout.counters]
-
-
-def checked_device(device: str) -> torch.device:
-    """The device, which becomes this process's current GPU if it is one.
-
-    Raises:
-        ConfigError: the device cannot be used.
-    """
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
-        ) from error
-    found = torch.device(device)
-    if found.type == "cuda" and found.index is not None:
-        torch.cuda.set_device(found)
-    return found

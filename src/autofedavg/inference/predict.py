@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from autofedavg import __version__
+from autofedavg.core.device import checked_device
 from autofedavg.core.errors import ConfigError, DataError, RunError
-from autofedavg.core.trainer import checked_device
 from autofedavg.inference.load import Trained, load_trained
 from autofedavg.inference.predictions import Prediction, PredictionFolder, Wanted
 from autofedavg.tasks.base import Progress, Segmenter

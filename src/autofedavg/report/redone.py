@@ -114,7 +114,7 @@ def _same_data(repeat: Repeat, now: dict[str, Any], collection: Collection) -> b
 
 def _device(repeat: Repeat) -> str:
     """The device that the run was made on, if it can be had here."""
-    from autofedavg.core.trainer import checked_device
+    from autofedavg.core.device import checked_device
 
     asked = str(repeat.environment.get("asked_device", "cpu"))
     try:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autofedavg.core.device import checked_device
 from autofedavg.core.errors import DataError, RunError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds, global_seed
-from autofedavg.core.trainer import checked_device
 from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.loopback import JobRunner, places_of, with_places

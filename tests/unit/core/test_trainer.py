@@ -9,9 +9,10 @@ from torch import nn
 
 from autofedavg.core.bank import Layout
 from autofedavg.core.cuda_graphs import Replays
+from autofedavg.core.device import checked_device
 from autofedavg.core.flat_optimiser import FlatOptimiser
 from autofedavg.core.seeds import global_seed
-from autofedavg.core.trainer import LocalTrainer, Training, checked_device
+from autofedavg.core.trainer import LocalTrainer, Training
 from toy import CPU, cross_entropy, mlp, norm_net, seeded, toy_site
 
 OPTIMISERS = {

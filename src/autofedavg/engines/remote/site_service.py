@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from autofedavg import __version__
+from autofedavg.core.device import checked_device
 from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, printable
 from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.site import Facts
-from autofedavg.core.trainer import LocalTrainer, checked_device
+from autofedavg.core.trainer import LocalTrainer
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.site_files import SiteState, read_site_file, state_home

@@ -21,11 +21,12 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from autofedavg.core.device import checked_device
 from autofedavg.core.errors import AutoFedAvgError, ConfigError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.site import Site
-from autofedavg.core.trainer import LocalTrainer, Training, checked_device
+from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.engines.simulator.stacking import group_of
 from autofedavg.engines.simulator.workers import Arena, Worker, gradients_after_fork
 from autofedavg.federation.client import Client

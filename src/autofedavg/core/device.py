@@ -1,0 +1,26 @@
+"""Where tensors live: a device that is asked for, checked before anything is put on it."""
+
+from __future__ import annotations
+
+import torch
+
+from autofedavg.core.errors import ConfigError
+
+
+def checked_device(device: str) -> torch.device:
+    """The device, which becomes this process's current GPU if it is one.
+
+    Raises:
+        ConfigError: the device cannot be used.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{device!r} cannot be used: {reason}", where="device", remedy="use --device cpu"
+        ) from error
+    found = torch.device(device)
+    if found.type == "cuda" and found.index is not None:
+        torch.cuda.set_device(found)
+    return found
