@@ -24,6 +24,8 @@ CHANGES = {
     "ensemble": [{"initial": "shared"}],
     "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
     "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
+    "fedawa": [{"rate": 0.1}],
+    "fedlws": [{"strength": 0.5}, {"least": 0.1}, {"strength": 5.0, "most": 0.05}],
     "fedma": [
         {"gamma": 1e-9},
         {"sigma": 0.1},
@@ -38,6 +40,7 @@ CHANGES = {
     ],
     "fednova": [],
     "fedprox": [{"mu": 0.5}],
+    "l-dawa": [],
     "local-only": [],
     "median": [],
     "scaffold": [{"weights": "even"}, {"server_rate": 0.5}],
