@@ -19,6 +19,7 @@ from autofedavg.core.errors import ConfigError
 from autofedavg.core.forms import Form, weight_shapes
 
 LayerKind = Literal["module", "tensor"]
+Split = LayerKind | Literal["trained"]
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -151,12 +152,17 @@ class Layout:
         values = model.values.shape == (self.size,) and model.values.dtype == self.dtype
         return values and model.counters.shape == (counted,)
 
-    def layers(self, kind: LayerKind) -> Layers:
+    def layers(self, kind: Split) -> Layers:
         """The P layers: by owning module ("module"), or one per tensor ("tensor").
+
+        With "trained" there are two: all that is trained, and the rest.
 
         Note:
             The paper does not say what a layer is: decision 5.
         """
+        if kind == "trained":
+            whole = ((0, self.trainable, 0), (self.trainable, self.size, 1))
+            return Layers(("trained", "rest"), whole if self.trainable < self.size else whole[:1])
         index: dict[str, int] = {}
         segments: list[tuple[int, int, int]] = []
         for entry in self.entries:

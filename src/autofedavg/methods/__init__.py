@@ -25,6 +25,7 @@ METHODS = Registry(
         "fedavg": "autofedavg.methods.fedavg:FedAvg",
         "fedavgm": "autofedavg.methods.fedavgm:FedAvgM",
         "fedawa": "autofedavg.methods.fedawa:FedAWA",
+        "fedlaw": "autofedavg.methods.fedlaw:FedLAW",
         "fedlws": "autofedavg.methods.fedlws:FedLWS",
         "fedma": "autofedavg.methods.fedma.method:FedMA",
         "fednova": "autofedavg.methods.fednova:FedNova",
