@@ -26,6 +26,17 @@ CHANGES = {
     "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
     "fedavg-ft": [],
     "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
+    "fedawa": [{"rate": 0.1}],
+    "fedlaw": [
+        {"S": 3},
+        {"beta_rate": 0.1},
+        {"learn_on": "train"},
+        {"learn_on": "holdout"},
+        {"mode": "eval"},
+        {"learning": "server", "S": 3},  # the same numbers by other messages
+        {"clip_steps": 1.0},
+    ],
+    "fedlws": [{"strength": 0.5}, {"least": 0.1}, {"strength": 5.0, "most": 0.05}],
     "fedma": [
         {"gamma": 1e-9},
         {"sigma": 0.1},
@@ -40,6 +51,7 @@ CHANGES = {
     ],
     "fednova": [],
     "fedprox": [{"mu": 0.5}],
+    "l-dawa": [],
     "local-only": [],
     "median": [],
     "scaffold": [{"weights": "even"}],

@@ -69,7 +69,7 @@ def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta
     """LearnAggWeight(w_1 .. w_K, beta^0): S steps on beta, averaged over the clients after each."""
     update = (plan.learner or at_clients)(federation, plan, t, w_k)
     step = plan.server_optimiser().start()
-    present = federation.rows(w_k.sites)
+    present = [*federation.rows(w_k.sites), *range(federation.K, len(beta))]  # FedLAW's g is last
     beta_s = beta[present]
     for s in plan.steps:
         theta, theta_k = plan.gamma.free(beta_s), update(s, beta_s)

@@ -10,6 +10,7 @@ beta = 1 + floor + softplus(theta).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -25,7 +26,7 @@ class Constraint(Protocol):
 
     @property
     def name(self) -> str:
-        """As in a study: "softmax" or "dirichlet"."""
+        """As `constraint` knows it; in a study "softmax" or "dirichlet"."""
 
     def initial(self, K: int, P: int | None = None) -> Tensor:
         """beta^0, equal for all clients: (K,), or (K, P) when P is given."""
@@ -153,6 +154,39 @@ class Dirichlet:
         }
 
 
+@dataclass(frozen=True)
+class Shrinking:
+    """FedLAW: w = e^g sum_k alpha_k w_k with alpha = softmax(x); beta = (x_1 .. x_K, g).
+
+    Statistics and frozen entries are not shrunk: a sample is (K, 2), with e^g alpha for the layer
+    of all that is trained and alpha for the rest (`Layout.layers("trained")`).
+    """
+
+    name: str = "shrinking"
+
+    def initial(self, K: int, P: int | None = None) -> Tensor:
+        return _constant(0.0, K + 1, None)
+
+    def alpha(self, beta: Tensor) -> Tensor:
+        return torch.softmax(beta[:-1], dim=0)
+
+    def sample(self, beta: Tensor, chance: torch.Generator) -> Tensor:
+        alpha = self.alpha(beta)
+        return torch.stack([beta[-1].exp() * alpha, alpha], dim=1)
+
+    def mean(self, beta: Tensor) -> Tensor:
+        return self.alpha(beta)
+
+    def free(self, beta: Tensor) -> Tensor:
+        return beta.clone()
+
+    def beta(self, theta: Tensor) -> Tensor:
+        return theta
+
+    def note(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
 class _Softmax(torch.autograd.Function):
     """Eq. 4 with its derivative in this order of operations.
 
@@ -175,9 +209,10 @@ class _Softmax(torch.autograd.Function):
 
 def constraint(note: dict[str, Any]) -> Constraint:
     """The constraint a server described with `Constraint.note`."""
-    kinds: dict[str, type[Softmax] | type[Dirichlet]] = {
+    kinds: dict[str, Callable[..., Constraint]] = {
         "softmax": Softmax,
         "dirichlet": Dirichlet,
+        "shrinking": Shrinking,
     }
     return kinds[note["name"]](**note)
 

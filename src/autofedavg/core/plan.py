@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from autofedavg.core.bank import Bank, LayerKind, Layers
+from autofedavg.core.bank import Bank, Layers
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import Constraint
+from autofedavg.core.layout import Split
 from autofedavg.core.site import Facts, Site
 
 Update = Callable[[int, Tensor], Mapping[str, Tensor]]  # (s, beta^{s-1}) -> theta^{s,k} by client
@@ -37,7 +38,7 @@ class Plan:
     gamma: Constraint
     optimiser: BetaOptimiser
     layers: Layers | None = None
-    layer_kind: LayerKind = "module"
+    layer_kind: Split = "module"
     reinitialise: bool = False
     smoothing: float = 0.0
     data: Literal["validation", "train", "holdout"] = "validation"
@@ -62,6 +63,14 @@ class Plan:
             facts["steps"] = min(self.steps_per_message, self.S - s + 1)
             facts["optimiser"] = self.optimiser.note()
         return facts
+
+    def asks(self) -> dict[str, list[Facts]]:
+        """What a LearnAggWeight call asks of a client: by call, the values of its messages."""
+        if self.learner is None:
+            steps = [{"s": s, **self.message(s)} for s in self.steps]
+            return {"share_models": [{}], "update_beta": steps}
+        how = {"data": self.data, "mode": self.mode}
+        return {"differentiate": [{"s": s, **how} for s in self.steps]}
 
     def server_optimiser(self) -> BetaOptimiser:
         """Turns the clients' mean theta into the next one: several steps are only averaged."""

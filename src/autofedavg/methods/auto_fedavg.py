@@ -174,14 +174,7 @@ class AutoFedAvg(Method):
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         asked = super().asks(t, T, layout)
-        if t % self.t0:
-            return asked
-        plan = self.plan(layout, T)
-        if self.learning == "clients":
-            steps = [{"s": s, **plan.message(s)} for s in plan.steps]
-            return asked | {"share_models": [{}], "update_beta": steps}
-        how = {"data": plan.data, "mode": plan.mode}
-        return asked | {"differentiate": [{"s": s, **how} for s in plan.steps]}
+        return asked if t % self.t0 else asked | self.plan(layout, T).asks()
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

@@ -8,7 +8,7 @@ buffers are averaged with p_k (decision 6).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
@@ -36,6 +36,7 @@ class Aggregation:
         fixed: (K,), the weights of all clients that FedAvg would use.
         memory: the method's state, kept over rounds; tensors on the CPU or the models' device.
         alpha: (K,) or (K, P), the weights of all clients to be recorded.
+        learned: whether the clients were asked for steps on the weights.
     """
 
     federation: Federation
@@ -47,6 +48,7 @@ class Aggregation:
     fixed: Tensor
     memory: dict[str, Tensor] = field(default_factory=dict)
     alpha: Tensor | None = None
+    learned: bool = False
 
     @property
     def w_k(self) -> Bank:
@@ -142,5 +144,5 @@ class AveragingMethod(Method):
             w = federation.as_sent(self.aggregate(at))
             memory = dict(at.memory)
             kept = request.rule if request.rule.keeps else None
-            state = Round(t, w, None, at.alpha, trained.w_k, trained.losses, personal=kept)
-            yield replace(state, memory=dict(memory))
+            found = (at.alpha, trained.w_k, trained.losses, at.learned)
+            yield Round(t, w, None, *found, memory=dict(memory), personal=kept)

@@ -188,7 +188,8 @@ def test_a_local_rule_that_the_stack_does_not_know_goes_to_the_clients(group, ca
         for _ in range(2):
             answers = group.answer("local_train", messages)
     assert not group._made.calls
-    assert caplog.text.count("clients train one after another by the local rule 'shift'") == 1
+    said = "clients take their steps one after another by the local rule 'shift'"
+    assert caplog.text.count(said) == 1
     for name, message in ClientGroup(alone).answer("local_train", messages).items():
         assert torch.equal(answers[name].arrays["values"], message.arrays["values"])
 
@@ -412,6 +413,27 @@ def test_other_steps_on_beta_are_taken_one_by_one(group, facts) -> None:
     answers = group.answer("update_beta", changed(ready_to_weigh(group._clients), **facts))
     assert all("theta" in message.arrays for message in answers.values())
     assert not group._made.calls
+
+
+def test_a_shrink_factor_is_learned_one_by_one(group, caplog) -> None:
+    def shrinking(clients):
+        messages = changed(
+            ready_to_weigh(clients), gamma={"name": "shrinking"}, layers="trained", rate=1.0
+        )
+        beta = torch.tensor([0.1, 0.2, 0.3, -0.1], dtype=torch.float64)
+        return {name: Message({"beta": beta}, n.facts) for name, n in messages.items()}
+
+    alone = clients_of()
+    wanted = ClientGroup(alone).answer("update_beta", shrinking(alone))
+    with caplog.at_level("INFO", logger="autofedavg"):
+        for _ in range(2):
+            answers = group.answer("update_beta", shrinking(group._clients))
+    said = "clients take their steps one after another on beta with the constraint 'shrinking'"
+    assert caplog.text.count(said) == 1
+    assert not group._made.calls
+    for name, message in wanted.items():
+        assert torch.equal(answers[name].arrays["theta"], message.arrays["theta"])
+        assert message.arrays["theta"].shape == (4,)
 
 
 def test_who_lost_the_models_says_so(group) -> None:

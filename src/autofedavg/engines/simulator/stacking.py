@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 AMPERE = (8, 0)  # the first generation with bf16 in hardware
 MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
 
+SAMPLED = ("softmax", "dirichlet")  # constraints that `stacked.samples` knows
 # The values of a request that the stack acts on. One with others goes to the clients themselves:
 # what the stack does not know it would leave out.
 TOGETHER: Mapping[str, set[str]] = {
@@ -121,7 +122,7 @@ class StackedGroup(ClientGroup):
         self._shown: Pictures | None = None
         self._ahead: dict[tuple[str, int, Training], BatchPlan] = {}
         self._drawn: dict[tuple[str, int, int, str], Draw] = {}
-        self._said = False  # that a request could not be stacked
+        self._said: set[str] = set()  # why requests could not be stacked
 
     def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         known = all(
@@ -156,9 +157,9 @@ class StackedGroup(ClientGroup):
         return {name: answers[name] for name in messages}
 
     def _say(self, why: str) -> None:
-        if not self._said:
-            log.info("clients train one after another %s", why)
-            self._said = True
+        if why not in self._said:
+            log.info("clients take their steps one after another %s", why)
+            self._said.add(why)
 
     def _fits(self, jobs: Mapping[str, LocalTraining]) -> bool:
         """Whether clients can train together by this rule, with the network in this form."""
@@ -199,6 +200,9 @@ class StackedGroup(ClientGroup):
         """Whether all take one step from the same beta and models, without dropout."""
         some, *others = messages.values()
         how, beta = some.facts, some.arrays["beta"]
+        if how["gamma"]["name"] not in SAMPLED:
+            self._say(f"on beta with the constraint {how['gamma']['name']!r}")
+            return False
         client_states = (self._clients[name].client_state for name in messages)
         return (
             how["mode"] == "eval"
