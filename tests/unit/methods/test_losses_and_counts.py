@@ -175,6 +175,9 @@ def test_fedpidavg_weighs_by_size_fall_and_sum() -> None:
     assert nobody == pytest.approx([0.9 * 0.2 + 0.1 * 4 / 6, 0.9 * 0.8 + 0.1 * 2 / 6])
     two = after_losses(FedPIDAvg(window=2), [9.0, 1.0], [4.0, 3.0], [2.0, 4.0])
     assert two == pytest.approx(found)  # the first round's losses lie outside
+    rows = ([9.0, 9.0], [4.0, 3.0], [2.0, 4.0], [1.0, 5.0])  # m = (4 + 2 + 1, 3 + 4 + 5)
+    three = after_losses(FedPIDAvg(window=3), *rows)
+    assert three == pytest.approx([0.45 * 0.2 + 0.45 + 0.1 * 7 / 19, 0.45 * 0.8 + 0.1 * 12 / 19])
 
 
 @pytest.mark.parametrize(
