@@ -1,6 +1,7 @@
 """Every setting of every registered method, changed: what contract tests try."""
 
 CHANGES = {
+    "afl": [{"rate": 0.5}, {"decay": 0.5}, {"floor": 0.3}, {"learn_on": "holdout"}, {"batches": 2}],
     "auto-fedavg": [
         {"constraint": "softmax"},
         {"weights": "layer"},
@@ -27,6 +28,9 @@ CHANGES = {
     "fedavg-ft": [],
     "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
     "fedawa": [{"rate": 0.1}],
+    "fedce": [{"combine": "times"}],
+    "fedcostwavg": [{"size_share": 0.2}],
+    "feddisco": [{"penalty": 0.2}, {"offset": 0.3}, {"reference": "global"}],
     "fedlaw": [
         {"S": 3},
         {"beta_rate": 0.1},
@@ -50,9 +54,12 @@ CHANGES = {
         {"classifier_passes": 1},
     ],
     "fednova": [],
+    "fedpidavg": [{"difference": 0.2}, {"integral": 0.3}, {"window": 1}],
     "fedprox": [{"mu": 0.5}],
+    "ga": [{"step": 0.5}],
     "l-dawa": [],
     "local-only": [],
     "median": [],
+    "q-fedavg": [{"q": 1.0}, {"batches": 2}],
     "scaffold": [{"weights": "even"}],
 }

@@ -59,6 +59,8 @@ def problem(network) -> Problem:
         )
         for n, name in enumerate(SITES)
     }
+    for n, site in enumerate(sites.values()):
+        site.class_counts = lambda n=n: [n + 1, 3 * n + 3 - n**2]
     return Problem(
         network,
         lambda network, batch: cross_entropy(network(batch[0]), batch[1]),

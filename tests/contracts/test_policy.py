@@ -66,7 +66,7 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     """Everything that a run of this job asked of site A."""
     transport = PolicyTransport(toy_problem(3, mlp))
     transport.begin(job)
-    federation = Federation(transport, exchange=job.row.exchange, remote=True)
+    federation = Federation(transport, exchange=job.row.exchange, remote=True, metric=METRIC)
     w0, layout = transport.problem.initial(Seeds(7))
     home = RunFolder.create(folder / "run", "", {})
     RunLoop(job.row.method, job.row.general, federation, layout, METRIC, home).run(w0)

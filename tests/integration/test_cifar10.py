@@ -159,7 +159,10 @@ def test_learning_on_a_validation_split_that_is_empty_is_refused(tmp_path, capsy
         changed = text.replace('learn_on = "holdout"', f'learn_on = "{split}"')
         (tmp_path / "pictures.toml").write_text(changed)
         assert cli._main(["check", str(tmp_path / "pictures.toml")]) == 2
-        assert f"method.learn_on is '{split}', but task.holdout sets no" in capsys.readouterr().err
+        assert (
+            f"the method learns on {split} cases, but task.holdout sets no"
+            in capsys.readouterr().err
+        )
     for change in ("", "holdout_images = 5"):
         changed = text.replace("clients = 3", f"clients = 3\n{change}")
         learn_on = "holdout" if change else "train"

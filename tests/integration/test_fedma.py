@@ -354,6 +354,16 @@ def test_the_forecast_counts_an_ensemble_s_models_at_every_site(tiny) -> None:
     assert rows["local-only"]["traffic"]["validation_a_round"] == 0
 
 
+def test_the_forecast_counts_what_a_method_has_scored_besides_the_global_model(tiny) -> None:
+    tiny.write_text(TINY + ROW.replace("fedma", "fedce"))
+    rows = {row["name"]: row for row in forecast(read_study(tiny))["rows"]}
+    fedavg, fedce = rows["fedavg"], rows["fedce"]
+    assert fedce["traffic"]["fedavg_a_round"] == fedavg["traffic"]["fedavg_a_round"]
+    one = fedavg["traffic"]["validation_a_round"]
+    assert fedce["traffic"]["validation_a_round"] == 2 * one
+    assert (fedavg["evaluations"]["a_round"], fedce["evaluations"]["a_round"]) == (6, 9)
+
+
 def test_a_segmentation_ensemble_runs_from_a_study_and_is_reported(tiny, tmp_path) -> None:
     tiny.write_text(TINY + ROW.replace("fedma", "ensemble"))
     home = run_study(read_study(tiny, only=["ensemble"]), out=tmp_path / "runs")

@@ -159,7 +159,7 @@ def test_what_needs_validation_cases_says_so_before_any_work(tmp_path) -> None:
     wrong = "site A: select is 'best', but there are no validation cases .*; set select = 'last'"
     with pytest.raises(ConfigError, match=wrong):
         train(tmp_path / "a", FedAvg(), validation=False)
-    wrong = "site A: the weights are learned on validation cases, and there are none; set method"
+    wrong = "site A: the weights are learned on validation cases, and there are none; give"
     with pytest.raises(ConfigError, match=wrong):
         train(tmp_path / "b", AutoFedAvg(), validation=False, select="last")
     assert not list(tmp_path.iterdir())

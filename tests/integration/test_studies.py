@@ -55,7 +55,7 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
             "task.holdout sets no case aside",
         ),
         (row(method={"name": "fedagv"}), "'fedagv' is not a known method; did you mean fedavg?"),
-        (row(method={}), "method.name is missing; choose from: auto-fedavg"),
+        (row(method={}), "method.name is missing; choose from: afl"),
         (row(method=3), "method: must be a table"),
         (
             row(task={"name": "synthetic", "pipeline": {"roy": [1, 1, 1]}}),

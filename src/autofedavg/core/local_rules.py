@@ -23,7 +23,7 @@ from autofedavg.core.settings import Settings
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer, Training
 
-Tell = Literal["steps", "reach"]
+Tell = Literal["steps", "reach", "rate"]
 
 
 @dataclass

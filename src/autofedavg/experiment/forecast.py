@@ -85,7 +85,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
         ],
         "cautions": run.method.cautions(sites),
         "traffic": _traffic(run, layout, sites, calls),
-        "evaluations": _evaluations(run, sites if calls["evaluate"] else 0, sites),
+        "evaluations": _evaluations(run, calls["evaluate"], sites),
         "memory": {
             "bank": held * (sites + 1) * layout.nbytes,
             "per_worker": (2 + states) * layout.nbytes,
@@ -94,9 +94,16 @@ def _row(run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _evaluations(run: RunConfig, shown: int, sites: int) -> dict[str, Any]:
-    """How many times a model is scored on a site's cases; `shown` sites score a global one."""
-    validated = (sites + shown) if run.task.has("validation") else 0
+def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:
+    """How many times a model is scored on a site's cases.
+
+    Args:
+        run: the run.
+        asked: times a site scores a global model, or one of the method's, on validation cases.
+        sites: all sites.
+    """
+    shown = sites if asked else 0  # sites that score a global model
+    validated = sites + shown * max(1.0, asked / run.T) if run.task.has("validation") else 0
     tested = shown / run.general.test_every if run.general.test_every else 0
     own = local_tests(run.general.test_local, sites)
     last = shown if run.general.select == "best" else 0  # beside the best global model
@@ -110,8 +117,9 @@ def _evaluations(run: RunConfig, shown: int, sites: int) -> dict[str, Any]:
 
 def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) -> dict[str, Any]:
     """Bytes of models, as they travel (decision 32); what else travels is small."""
-    validated = calls["evaluate"] / run.T * run.method.models_validated(sites)  # models a round
-    told = validated == 1.0  # one global model a round, which all sites come to have
+    members = run.method.models_validated(sites)
+    validated = calls["evaluate"] / run.T * members  # models a round
+    told = members == 1 and validated >= 1  # a global model a round, which all sites come to have
     down = bytes_of(layout, run.exchange.down) if told else layout.nbytes
     training = sites * (down + bytes_of(layout, run.exchange.up))
     shared = calls["share_models"] * (sites - 1) * down
@@ -119,7 +127,9 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     learning = sites * (shared + calls["differentiate"] * (down + layout.nbytes)) / run.T
     # As a difference, the model that a round is validated with is the one the next starts from.
     once = told and run.exchange.down == "difference"
-    validation = 0 if once else round(sites * down * validated)
+    further = max(0.0, validated - 1) if told else 0.0  # models of the method, as they are
+    encoded = 0.0 if once else validated - further
+    validation = round(sites * (down * encoded + layout.nbytes * further))
     return {
         "fedavg_a_round": training,
         "extra": learning / training,

@@ -88,7 +88,7 @@ class RunConfig:
         self.method.check(sites)
         if learns_on and not self.task.has(learns_on):
             raise ConfigError(
-                f"method.learn_on is {learns_on!r}, but task.holdout sets no case aside",
+                f"the method learns on {learns_on} cases, but task.holdout sets no case aside",
                 where=f"run {self.name}",
                 remedy="set task.holdout, for every row that is to be compared",
             )

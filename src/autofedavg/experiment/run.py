@@ -72,7 +72,7 @@ def check_run(
         raise ConfigError(
             "the weights are learned on validation cases, and there are none",
             where=f"site {without}",
-            remedy="set method.learn_on to 'train' or 'holdout', or give the site some",
+            remedy="give the site some, or use a method, or a method.learn_on, that needs none",
         )
 
 

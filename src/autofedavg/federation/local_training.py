@@ -20,7 +20,7 @@ from autofedavg.federation.messages import Message
 from autofedavg.federation.settings import Encoding
 
 ALONG, BACK = "along/", "back/"  # before the names of vectors that go with a model
-TOLD: tuple[Tell, ...] = ("steps", "reach")
+TOLD: tuple[Tell, ...] = ("steps", "reach", "rate")
 Along = Mapping[str, Tensor | Mapping[str, Tensor]]  # by name: one for all sites, or by site
 
 
@@ -46,7 +46,7 @@ class LocalRequest:
 
     Attributes:
         rule: how clients train.
-        tell: numbers that come with the model: "steps", tau_k, and "reach", A_k.
+        tell: numbers that come with the model: "steps", tau_k; "reach", A_k; "rate", eta.
         probe: a loss to be found before training.
         length: D', of the vectors that the rule sends back.
     """
@@ -82,6 +82,7 @@ class Trained:
         losses: the mean training losses.
         steps: tau_k, the local steps taken, where they were asked for.
         reach: A_k, the length of the local path (`local_rules.reach`), likewise.
+        rate: eta, the local step size of the round, likewise.
         probed: the losses of the model that was sent, likewise.
         back: the vectors that the rule sends back, by name and site.
     """
@@ -90,6 +91,7 @@ class Trained:
     losses: Mapping[str, float]
     steps: Mapping[str, int] = field(default_factory=dict)
     reach: Mapping[str, float] = field(default_factory=dict)
+    rate: Mapping[str, float] = field(default_factory=dict)
     probed: Mapping[str, float] = field(default_factory=dict)
     back: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
@@ -103,6 +105,7 @@ class Trained:
             {name: reply.loss for name, reply in replies.items()},
             {name: int(steps) for name, steps in told("steps").items()},
             told("reach"),
+            told("rate"),
             told("probe"),
             {what: {k: r.back[what] for k, r in replies.items()} for what in rule.returns},
         )
@@ -132,6 +135,8 @@ class LocalTraining:
             found["steps"] = steps
         if "reach" in self.tell:
             found["reach"] = reach(self.training, self.rule, steps, self.rate)
+        if "rate" in self.tell:
+            found["rate"] = self.rate
         return found
 
 

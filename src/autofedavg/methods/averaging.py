@@ -131,6 +131,14 @@ class AveragingMethod(Method):
         """The next global model; `at.memory` is changed in place."""
         return at.mean
 
+    def after(self, at: Aggregation, w: Model) -> None:
+        """What follows the aggregation; may change `at.memory`.
+
+        Args:
+            at: the round.
+            w: the next global model, as the clients will have it.
+        """
+
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
@@ -142,6 +150,7 @@ class AveragingMethod(Method):
             fixed = self.fixed_weights(federation, t)
             at = Aggregation(federation, layout, t, T, w, trained, fixed, memory, fixed)
             w = federation.as_sent(self.aggregate(at))
+            self.after(at, w)
             memory = dict(at.memory)
             kept = request.rule if request.rule.keeps else None
             found = (at.alpha, trained.w_k, trained.losses, at.learned)

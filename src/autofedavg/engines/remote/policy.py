@@ -14,7 +14,7 @@ the server and into the site's own log.
 | `evaluate`       | rounds with a global model          | split `validation`                     |
 |                  | such rounds that `test_every` names | split `test`                           |
 |                  | round T, once training is over      | split `test`                           |
-| `class_counts`   | rounds that weigh by class (FedMA)  |                                        |
+| `class_counts`   | rounds that weigh by class          |                                        |
 
 A site cannot see the server's clock. So it accepts the first request for the final test, unless all
 clients must train and this process has trained but not yet in round T. That test ends training:
@@ -134,7 +134,7 @@ class Policy:
             return 2
         final = verb == "evaluate" and said.get("split") == "test" and t == self._row.T
         # The best or last global model, every client's own, the last global one, the round's.
-        return len(self._job.sites) + 3 if final else 1
+        return len(self._job.sites) + 3 if final else self.requests(t)[verb].count(said)
 
 
 def method_values(verb: str, facts: Facts) -> Facts:
