@@ -20,9 +20,14 @@ from autofedavg.inference.predict import predict as predict
 from autofedavg.methods.auto_fedavg import AutoFedAvg as AutoFedAvg
 from autofedavg.methods.base import Method as Method
 from autofedavg.methods.ensemble import EnsembleMethod as EnsembleMethod
+from autofedavg.methods.fedadagrad import FedAdagrad as FedAdagrad
+from autofedavg.methods.fedadam import FedAdam as FedAdam
 from autofedavg.methods.fedavg import FedAvg as FedAvg
+from autofedavg.methods.fedexp import FedExP as FedExP
 from autofedavg.methods.fedma.method import FedMA as FedMA
 from autofedavg.methods.fedprox import FedProx as FedProx
+from autofedavg.methods.fedyogi import FedYogi as FedYogi
+from autofedavg.methods.ima import IMA as IMA
 from autofedavg.methods.local_only import LocalOnly as LocalOnly
 from autofedavg.studies.federate import federate as federate
 from autofedavg.studies.launch import resume as resume

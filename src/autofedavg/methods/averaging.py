@@ -121,6 +121,10 @@ class AveragingMethod(Method):
         """FedAvg's weights of all K clients in round t."""
         return size_weights(federation)
 
+    def departure(self, w: Model, memory: dict[str, Tensor]) -> Model:
+        """The model that clients train from: w, the last round's, unless they are to differ."""
+        return w
+
     def along(self, federation: Federation, layout: Layout, memory: dict[str, Tensor]) -> Along:
         """The vectors that are sent with the model, by name."""
         return {}
@@ -135,10 +139,11 @@ class AveragingMethod(Method):
         w, memory = cast(Model, start.w), dict(start.memory)
         request = self.local(layout)
         for t in range(start.t + 1, T + 1):
+            begin = self.departure(w, memory)
             along = self.along(federation, layout, memory)
-            trained = federation.local_train(t, w, T=T, request=request, along=along)
+            trained = federation.local_train(t, begin, T=T, request=request, along=along)
             fixed = self.fixed_weights(federation, t)
-            at = Aggregation(federation, layout, t, T, w, trained, fixed, memory, fixed)
+            at = Aggregation(federation, layout, t, T, begin, trained, fixed, memory, fixed)
             w = federation.as_sent(self.aggregate(at))
             memory = dict(at.memory)
             yield Round(t, w, None, at.alpha, trained.w_k, trained.losses, memory=dict(memory))
