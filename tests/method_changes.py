@@ -42,8 +42,18 @@ CHANGES = {
     "fednova": [],
     "fedprox": [{"mu": 0.5}],
     "fedyogi": [{"beta1": 0.5}, {"beta2": 0.5}, {"tau": 0.1}, {"server_rate": 0.5}],
+    "geometric-median": [{"iterations": 1}, {"epsilon": 10.0}],
     "ima": [{"start": 0.0}, {"window": 2}],
     "local-only": [],
     "median": [],
+    "multi-krum": [{"f": 1}, {"keep": 1}],
+    "robust-weights": [
+        {"f": 0},
+        {"step": 0.01},
+        {"cap": 2.0},
+        {"learn_on": "validation"},
+        {"batches": 1},
+    ],
     "scaffold": [{"weights": "even"}],
+    "trimmed-mean": [{"trim": 0.4}],
 }

@@ -27,8 +27,12 @@ from autofedavg.methods.fedexp import FedExP as FedExP
 from autofedavg.methods.fedma.method import FedMA as FedMA
 from autofedavg.methods.fedprox import FedProx as FedProx
 from autofedavg.methods.fedyogi import FedYogi as FedYogi
+from autofedavg.methods.geometric_median import GeometricMedian as GeometricMedian
 from autofedavg.methods.ima import IMA as IMA
 from autofedavg.methods.local_only import LocalOnly as LocalOnly
+from autofedavg.methods.multi_krum import MultiKrum as MultiKrum
+from autofedavg.methods.robust_weights import RobustWeights as RobustWeights
+from autofedavg.methods.trimmed_mean import TrimmedMean as TrimmedMean
 from autofedavg.studies.federate import federate as federate
 from autofedavg.studies.launch import resume as resume
 from autofedavg.studies.launch import run_study as run_study
