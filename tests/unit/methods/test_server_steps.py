@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from aggregations import aggregation, next_round
+from autofedavg.algorithm import Round
 from autofedavg.core.trainer import Training
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_state, save_state
+from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.fedadagrad import FedAdagrad
 from autofedavg.methods.fedadam import FedAdam
@@ -103,16 +105,13 @@ def test_the_papers_defaults() -> None:
 
 @pytest.mark.parametrize("method", ALL, ids=named)
 def test_buffers_are_averaged_and_not_stepped(method) -> None:
-    (done,) = rounds_of(method, DirectFleet(toy_problem(3, norm_net)), 1)
+    transport = DirectFleet(toy_problem(3, norm_net))
+    (done,) = rounds_of(method, transport, 1)
     (fedavg,) = rounds_of(FedAvg(), DirectFleet(toy_problem(3, norm_net)), 1)
-    end = DirectFleet(toy_problem(3, norm_net)).problem.initial(done_seeds())[1].trainable
+    end = transport.problem.initial(transport.seeds)[1].trainable
     assert len(done.w.values) > end
     assert torch.equal(done.w.values[end:], fedavg.w.values[end:])
     assert torch.equal(done.w.counters, fedavg.w.counters)
-
-
-def done_seeds():
-    return DirectFleet(toy_problem(3)).seeds
 
 
 # --- FedExP -------------------------------------------------------------------------------------
@@ -197,6 +196,13 @@ def test_lossy_encodings_resume_with_the_same_bits(method, how) -> None:
     assert torch.equal(whole[-1].w.values, rest[-1].w.values)
 
 
+def test_both_of_fedexps_models_travel_in_half_the_bytes() -> None:
+    transport = DirectFleet(toy_problem(3))
+    rounds_of(FedExP(), transport, 3, exchange=Exchange(down="bfloat16"))
+    last = transport.sent("local_train", "A")[-1]
+    assert set(last.arrays) == {"halves"}
+
+
 # --- IMA ----------------------------------------------------------------------------------------
 
 
@@ -246,14 +252,17 @@ def test_before_its_round_ima_is_fedavg_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("method", ALL, ids=named)
 def test_a_run_goes_on_from_a_checkpoint_on_disk_with_the_same_bits(method, tmp_path) -> None:
-    whole = rounds_of(method, DirectFleet(toy_problem(3, norm_net)), 8)
+    transport = DirectFleet(toy_problem(3, norm_net))
+    w0, layout = transport.problem.initial(transport.seeds)
+    saved = []
+    for state in method.rounds(Federation(transport), layout, 8, Round(0, w0)):
+        folder = RunFolder.create(tmp_path / str(state.t), "", {})
+        save_state(folder, state, {})
+        saved.append(load_state(folder.load_round(), ("A", "B", "C")))
     for stop in (1, 5, 6):
-        folder = RunFolder.create(tmp_path / str(stop), "", {})
-        save_state(folder, whole[stop - 1], {})
-        state = load_state(folder.load_round(), ("A", "B", "C"))
-        rest = rounds_of(method, DirectFleet(toy_problem(3, norm_net)), 8, state)
-        assert torch.equal(whole[-1].w.values, rest[-1].w.values)
-        assert torch.equal(whole[-1].w.counters, rest[-1].w.counters)
+        rest = rounds_of(method, DirectFleet(toy_problem(3, norm_net)), 8, saved[stop - 1])
+        assert torch.equal(saved[-1].w.values, rest[-1].w.values)
+        assert torch.equal(saved[-1].w.counters, rest[-1].w.counters)
 
 
 @pytest.mark.parametrize("method", ALL, ids=named)
