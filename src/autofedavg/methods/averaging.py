@@ -48,6 +48,10 @@ class Aggregation:
     memory: dict[str, Tensor] = field(default_factory=dict)
     alpha: Tensor | None = None
 
+    def __post_init__(self) -> None:  # the first model, and one from a checkpoint, are on the CPU
+        device = self.w_k.values.device
+        self.w = Model(self.w.values.to(device), self.w.counters.to(device), self.w.form)
+
     @property
     def w_k(self) -> Bank:
         return self.trained.w_k
