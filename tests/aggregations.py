@@ -42,6 +42,7 @@ def aggregation(deltas, w=None, p=None, *, t=1, T=10, sites=None, **told) -> Agg
         seeds=Seeds(0),
         metric="accuracy",
         rows=lambda wanted: [names.index(name) for name in wanted],
+        as_sent=lambda w: w,
     )
     trained = Trained(bank, **({"losses": losses} | given))
     layout = Layout.of(nn.Linear(moved.shape[1], 1, bias=False).double())

@@ -50,6 +50,10 @@ class Aggregation:
     alpha: Tensor | None = None
     learned: bool = False
 
+    def __post_init__(self) -> None:  # the first model, and one from a checkpoint, are on the CPU
+        device = self.w_k.values.device
+        self.w = Model(self.w.values.to(device), self.w.counters.to(device), self.w.form)
+
     @property
     def w_k(self) -> Bank:
         return self.trained.w_k
@@ -123,6 +127,10 @@ class AveragingMethod(Method):
         """FedAvg's weights of all K clients in round t."""
         return size_weights(federation)
 
+    def departure(self, w: Model, memory: dict[str, Tensor]) -> Model:
+        """The model that clients train from: w, the last round's, unless they are to differ."""
+        return w
+
     def along(self, federation: Federation, layout: Layout, memory: dict[str, Tensor]) -> Along:
         """The vectors that are sent with the model, by name."""
         return {}
@@ -145,10 +153,11 @@ class AveragingMethod(Method):
         w, memory = cast(Model, start.w), dict(start.memory)
         request = self.local(layout)
         for t in range(start.t + 1, T + 1):
+            begin = self.departure(w, memory)
             along = self.along(federation, layout, memory)
-            trained = federation.local_train(t, w, T=T, request=request, along=along)
+            trained = federation.local_train(t, begin, T=T, request=request, along=along)
             fixed = self.fixed_weights(federation, t)
-            at = Aggregation(federation, layout, t, T, w, trained, fixed, memory, fixed)
+            at = Aggregation(federation, layout, t, T, begin, trained, fixed, memory, fixed)
             w = federation.as_sent(self.aggregate(at))
             self.after(at, w)
             memory = dict(at.memory)
