@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def save_state(
     folder: RunFolder,
     state: Round,
     facts: Mapping[str, Any],
-    copies: Mapping[str, Mapping[str, Tensor]],
+    copies: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
 ) -> None:
     """Writes the checkpoint of a round: all that is needed to go on from it.
 
