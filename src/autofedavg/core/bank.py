@@ -46,6 +46,14 @@ class Gram:
         """||Delta_k||, (K,) or (P, K)."""
         return self.deltas.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
 
+    @property
+    def cosines(self) -> Tensor:
+        """cos(w_k, w), (K,) or (P, K); 1 where one of the two is zero."""
+        before = self.square.unsqueeze(-1)
+        after = before + 2 * self.along + self.deltas.diagonal(dim1=-2, dim2=-1)
+        lengths = (before * after.clamp(min=0)).sqrt()
+        return torch.where(lengths > 0, (before + self.along) / lengths, 1.0).clamp(-1, 1)
+
     def distances(self, weights: Tensor) -> Tensor:
         """||Delta_k - sum_j weights_j Delta_j||, (K,) or (P, K)."""
         seen = self.deltas @ weights

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
@@ -19,6 +19,7 @@ from autofedavg.core.errors import ConfigError
 from autofedavg.core.forms import Form, weight_shapes
 
 LayerKind = Literal["module", "tensor"]
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,9 @@ class _Entry:
 class Layout:
     """Where each tensor of a network lies in the vector.
 
+    `normalisation` has the (start, stop) segments of normalisation layers, affine parameters and
+    statistics alike: by the type of the module, so a layout read from names alone has none.
+
     Example:
         >>> layout = Layout.of(nn.Linear(3, 2))
         >>> layout.size, [name for name in layout.names]
@@ -80,6 +84,7 @@ class Layout:
     trainable: int
     size: int
     dtype: torch.dtype
+    normalisation: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, network: nn.Module) -> Layout:
@@ -110,6 +115,7 @@ class Layout:
             sum(tensor.numel() for _, tensor in trainable),
             entries[-1].stop,
             kinds.pop(),
+            _normalisation(network, entries),
         )
 
     def formed(self, form: Form | None) -> Layout:
@@ -203,6 +209,20 @@ def lay_out(named: Sequence[tuple[str, torch.Size]]) -> tuple[_Entry, ...]:
         entries.append(_Entry(name, name.rpartition(".")[0], shape, start, stop))
         start = stop
     return tuple(entries)
+
+
+def _normalisation(network: nn.Module, entries: Sequence[_Entry]) -> tuple[tuple[int, int], ...]:
+    """The segments that belong to normalisation layers, neighbours as one."""
+    norms = [
+        (name, module) for name, module in network.named_modules() if isinstance(module, NORMS)
+    ]
+    owners = {owner for name, norm in norms for owner, _ in norm.named_modules(prefix=name)}
+    segments: list[tuple[int, int]] = []
+    for entry in entries:
+        if entry.module in owners:
+            adjoins = bool(segments) and segments[-1][1] == entry.start
+            segments.append((segments.pop()[0] if adjoins else entry.start, entry.stop))
+    return tuple(segments)
 
 
 def _aliases(network: nn.Module) -> tuple[tuple[str, str], ...]:

@@ -140,6 +140,19 @@ def test_an_alpha_of_the_wrong_shape_is_refused(shape):
         bank.combine(torch.ones(shape), layout.layers("module"))
 
 
+def test_cosines_are_those_of_the_models_and_one_where_there_is_none():
+    bank = Bank.gather(
+        {"A": model([1, 1, 0, 2]), "B": model([-2, 0, 0, 0]), "C": model([0, 0, 3, 0])}
+    )
+    w = model([1, 0, 0, 0])
+    layers = Layers(("a", "b"), ((0, 2, 0), (2, 4, 1)))
+    root = 0.5**0.5
+    assert bank.gram(w, 2).cosines.tolist() == pytest.approx([root, -1, 1])
+    expected = [[root, -1, 1], [1, 1, 1]]
+    for found, wanted in zip(bank.gram(w, 4, layers).cosines.tolist(), expected, strict=True):
+        assert found == pytest.approx(wanted)
+
+
 # --- the buffer rule ------------------------------------------------------------------------------
 
 
@@ -333,6 +346,52 @@ def test_networks_are_told_apart_by_names_and_shapes():
     described = {Layout.of(n).describe() for n in (mlp(), norm_net(), nn.Linear(2, 3))}
     assert len(described) == 3
     assert Layout.of(seeded(mlp, 1)).describe() == Layout.of(seeded(mlp, 2)).describe()
+
+
+def test_normalisation_layers_are_found_by_the_type_of_the_module():
+    """Whatever their names are: affine parameters and statistics, but no other entry."""
+    network = nn.Sequential()
+    network.plain = nn.Conv1d(2, 3, 1)
+    network.first = nn.BatchNorm1d(3)
+    network.bn = nn.Linear(3, 4)  # only called so
+    network.second = nn.GroupNorm(2, 4)
+    network.third = nn.LayerNorm(4)
+    network.fourth = nn.RMSNorm(4)
+    network.fifth = nn.InstanceNorm3d(4, affine=True, track_running_stats=True)
+    network.without = nn.InstanceNorm2d(4)
+    layout = Layout.of(network)
+    inside = [
+        any(start <= entry.start and entry.stop <= stop for start, stop in layout.normalisation)
+        for entry in layout.entries
+    ]
+    owners = {"first", "second", "third", "fourth", "fifth"}
+    assert inside == [entry.module in owners for entry in layout.entries]
+    assert layout.normalisation == ((9, 15), (31, 73))  # neighbours are one segment
+
+
+def test_normalisation_of_networks_without_such_layers_or_with_unusual_ones():
+    assert Layout.of(mlp()).normalisation == ()
+    assert Layout.of(nn.Linear(2, 2)).normalisation == ()
+    assert Layout.of(nn.BatchNorm1d(3)).normalisation == ((0, 12),)
+    scaled = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+    torch.nn.utils.parametrizations.weight_norm(scaled[0])
+    torch.nn.utils.parametrize.register_parametrization(scaled[1], "weight", nn.Identity())
+    named = {entry.name: entry for entry in Layout.of(scaled).entries}
+    segments = Layout.of(scaled).normalisation
+    normal = [n for n, e in named.items() if any(a <= e.start < b for a, b in segments)]
+    assert normal == ["1.bias", "1.parametrizations.weight.original"]
+    frozen = norm_net()
+    frozen[1].requires_grad_(False)
+    assert Layout.of(frozen).normalisation == ((51, 51 + 4 * 6),)
+
+
+def test_normalisation_does_not_tell_networks_apart():
+    one, other = nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(1, 3)
+    other.weight = nn.Parameter(torch.ones(3))
+    assert Layout.of(one).normalisation
+    assert not Layout.of(other).normalisation
+    assert Layout.of(one).describe() == Layout.of(other).describe()
+    assert Layout.of(one) == Layout.of(other)
 
 
 # --- gathering ------------------------------------------------------------------------------------
