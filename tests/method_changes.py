@@ -1,6 +1,7 @@
 """Every setting of every registered method, changed: what contract tests try."""
 
 CHANGES = {
+    "apfl": [{"mix": 0.25}, {"adaptive": False}],
     "auto-fedavg": [
         {"constraint": "softmax"},
         {"weights": "layer"},
@@ -26,6 +27,7 @@ CHANGES = {
     "fedavg": [{"weights": "even"}, {"weights": "random", "redraw": 1}],
     "fedavg-ft": [],
     "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
+    "fedbn": [],
     "fedma": [
         {"gamma": 1e-9},
         {"sigma": 0.1},
@@ -40,7 +42,15 @@ CHANGES = {
     ],
     "fednova": [],
     "fedprox": [{"mu": 0.5}],
+    "l2gd": [{"share": 0.25}],
     "local-only": [],
     "median": [],
+    "pfedme": [
+        {"pull": 5.0},
+        {"inner_rate": 0.01},
+        {"inner_steps": 2},
+        {"rate": 0.05},
+        {"server_rate": 0.5},
+    ],
     "scaffold": [{"weights": "even"}],
 }
