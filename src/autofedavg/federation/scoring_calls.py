@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autofedavg.core.bank import Bank, Model
-from autofedavg.core.errors import FederationError, from_outside
+from autofedavg.core.errors import FederationError
 from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
@@ -19,11 +19,12 @@ from autofedavg.federation.messages import (
 )
 from autofedavg.federation.personal import PersonalModels
 from autofedavg.federation.replies import (
+    LOST,
     BadReply,
-    digest_in,
     lacks,
     no_arrays,
     number,
+    personal_of,
     scores_of,
 )
 from autofedavg.federation.settings import Exchange
@@ -102,15 +103,9 @@ class ScoringCalls(LearningCalls):
             site = self.sites[self._position[name]]
             site = site if self._counted else Site(name, {})
             if lacks(reply):
-                raise BadReply("has lost the personal model that it is to score")
-            own = reply.facts.get("personal") if "personal" in asked[name].facts else None
-            if final and own is None and "personal" in asked[name].facts:
-                raise BadReply("has lost the personal model that it is to score")
-            if own is not None:
-                if not isinstance(own, dict):
-                    raise BadReply(f"sent {from_outside(own)} for its personal model")
-                scores = scores_of(Message({}, {"scores": own.get("scores")}), site, split, metric)
-                found[name] = (digest_in(own, "digest"), scores)
+                raise BadReply(LOST)
+            if "personal" in asked[name].facts:
+                found.update(personal_of(reply, site, split, metric, needed=final))
             return scores_of(reply, site, split, metric)
 
         def mend(name: str, reply: Message) -> Message | None:
