@@ -5,6 +5,8 @@ import random
 import time
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,9 +15,14 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, Training, federate, read_study, run_study
+from autofedavg.core.seeds import Seeds
 from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.experiment.rows import Rounds
+from autofedavg.experiment.run import RunLoop
+from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
 from folders import model_file
+from toy import METRIC, DirectFleet, toy_problem
 from trained_models import dice, scores
 
 NAMES = ("apfl", "ditto", "fedavg-ft", "fedbn", "l2gd", "pfedme")
@@ -201,3 +208,30 @@ def test_the_best_personal_models_are_chosen_by_their_own_validation_scores(tmp_
         assert facts["score"] == max(seen)
         assert facts["t"] == 1 + seen.index(max(seen))
         assert len(values(tmp_path, f"personal-{site}")) == 24
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_site_that_lost_all_it_kept_has_another_best_model(tmp_path, remote) -> None:
+    """Its best model is gone with the rest: one of the later rounds is tested, and no hole left."""
+    problem = toy_problem(3)
+    transport = DirectFleet(problem)
+
+    def forget(verb, site, message):
+        if (verb, site, message.facts.get("t")) == ("local_train", "B", T) and message.facts[
+            "kept"
+        ]:
+            transport.clients["B"].client_state.kept.states.clear()
+
+    transport.intercept = forget
+    federation = Federation(transport, metric=METRIC, remote=remote)
+    w0, layout = problem.initial(Seeds(7))
+    folder = RunFolder.create(tmp_path / "run", "", {})
+    RunLoop(METHODS["ditto"](), Rounds(rounds=T), federation, layout, METRIC, folder).run(w0)
+    events = lines(folder.path)[-1]["events"]
+    assert [(e["site"], e["what"]) for e in events] == [("B", "restarted"), ("B", "resent")]
+    rows = [row for row in folder.scores() if row.model.startswith("personal-")]
+    assert {row.model for row in rows} == {f"personal-{site}" for site in "ABC"}
+    written = [name for name in folder.checkpoints.models() if "personal" in name]
+    assert bool(written) is not remote
+    if not remote:
+        assert json.loads(model_file(folder.path, "best-personal-B").read_text())["t"] == T
