@@ -2,6 +2,7 @@
 
 CHANGES = {
     "afl": [{"rate": 0.5}, {"decay": 0.5}, {"floor": 0.3}, {"learn_on": "holdout"}, {"batches": 2}],
+    "apfl": [{"mix": 0.25}, {"adaptive": False}],
     "auto-fedavg": [
         {"constraint": "softmax"},
         {"weights": "layer"},
@@ -30,6 +31,7 @@ CHANGES = {
     "fedavg-ft": [],
     "fedavgm": [{"momentum": 0.5}, {"server_rate": 0.5}],
     "fedawa": [{"rate": 0.1}],
+    "fedbn": [],
     "fedce": [{"combine": "times"}],
     "fedcostwavg": [{"size_share": 0.2}],
     "feddisco": [{"penalty": 0.2}, {"offset": 0.3}, {"reference": "global"}],
@@ -64,9 +66,17 @@ CHANGES = {
     "geometric-median": [{"iterations": 1}, {"epsilon": 10.0}],
     "ima": [{"start": 0.0}, {"window": 2}],
     "l-dawa": [],
+    "l2gd": [{"share": 0.25}],
     "local-only": [],
     "median": [],
     "multi-krum": [{"f": 1}, {"keep": 1}],
+    "pfedme": [
+        {"pull": 5.0},
+        {"inner_rate": 0.01},
+        {"inner_steps": 2},
+        {"rate": 0.05},
+        {"server_rate": 0.5},
+    ],
     "q-fedavg": [{"q": 1.0}, {"batches": 2}],
     "robust-weights": [
         {"f": 0},

@@ -18,6 +18,7 @@ from autofedavg.core.trainer import Training as Training
 from autofedavg.federation.port import Federation as Federation
 from autofedavg.inference.predict import predict as predict
 from autofedavg.methods.afl import AFL as AFL
+from autofedavg.methods.apfl import APFL as APFL
 from autofedavg.methods.auto_fedavg import AutoFedAvg as AutoFedAvg
 from autofedavg.methods.base import Method as Method
 from autofedavg.methods.ditto import Ditto as Ditto
@@ -28,6 +29,7 @@ from autofedavg.methods.fedavg import FedAvg as FedAvg
 from autofedavg.methods.fedavg_ft import FedAvgFineTuned as FedAvgFineTuned
 from autofedavg.methods.fedavgm import FedAvgM as FedAvgM
 from autofedavg.methods.fedawa import FedAWA as FedAWA
+from autofedavg.methods.fedbn import FedBN as FedBN
 from autofedavg.methods.fedce import FedCE as FedCE
 from autofedavg.methods.fedcostwavg import FedCostWAvg as FedCostWAvg
 from autofedavg.methods.feddisco import FedDisco as FedDisco
@@ -42,10 +44,12 @@ from autofedavg.methods.fedyogi import FedYogi as FedYogi
 from autofedavg.methods.ga import GeneralizationAdjustment as GeneralizationAdjustment
 from autofedavg.methods.geometric_median import GeometricMedian as GeometricMedian
 from autofedavg.methods.ima import IMA as IMA
+from autofedavg.methods.l2gd import L2GD as L2GD
 from autofedavg.methods.l_dawa import LDawa as LDawa
 from autofedavg.methods.local_only import LocalOnly as LocalOnly
 from autofedavg.methods.median import Median as Median
 from autofedavg.methods.multi_krum import MultiKrum as MultiKrum
+from autofedavg.methods.pfedme import PFedMe as PFedMe
 from autofedavg.methods.q_fedavg import QFedAvg as QFedAvg
 from autofedavg.methods.robust_weights import RobustWeights as RobustWeights
 from autofedavg.methods.scaffold import Scaffold as Scaffold

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from autofedavg.core.bank import Layout, Model
@@ -24,6 +24,7 @@ from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer, Training
 
 Tell = Literal["steps", "reach", "rate"]
+Kept = Mapping[str, Tensor]  # what a rule leaves at a site, by name
 
 
 @dataclass
@@ -45,7 +46,7 @@ class LocalWork:
     batches: Callable[[], Iterable[Batch]]
     rate: float
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
-    kept: Mapping[str, Tensor] | None = None
+    kept: Kept | None = None
     seeded: Callable[[], AbstractContextManager[None]] = nullcontext
     back: dict[str, Tensor] = field(default_factory=dict)
     keep: dict[str, Tensor] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class LocalRule(Settings):
         """Trains the network, which holds the start; returns the loss of every step."""
         raise NotImplementedError
 
-    def predictor(self, layout: Layout, w: Model, kept: Mapping[str, Tensor]) -> Model:
+    def predictor(self, layout: Layout, w: Model, kept: Kept) -> Model:
         """The site's personal model, from the global w and from what it keeps."""
         return kept_model(kept)
 
@@ -141,7 +142,7 @@ class Personal(LocalRule):
 
     name: Literal["personal"] = "personal"
     keeps: ClassVar[bool] = True
-    mu: float
+    mu: float = Field(ge=0, allow_inf_nan=False)
 
     def train(self, network: LocalTrainer, work: LocalWork) -> Tensor:
         losses = network.train(work.batches(), work.rate)
@@ -160,7 +161,7 @@ def kept_arrays(model: Model) -> dict[str, Tensor]:
     return {"values": model.values, "counters": model.counters}
 
 
-def kept_model(kept: Mapping[str, Tensor]) -> Model:
+def kept_model(kept: Kept) -> Model:
     """What `kept_arrays` was given."""
     return Model(kept["values"], kept["counters"])
 
@@ -168,8 +169,11 @@ def kept_model(kept: Mapping[str, Tensor]) -> Model:
 LOCAL_RULES = Registry(
     "local rule",
     {
+        "apfl": "autofedavg.methods.apfl:Mixed",
+        "fedbn": "autofedavg.methods.fedbn:OwnNormalisation",
         "keep": "autofedavg.core.local_rules:Keep",
         "personal": "autofedavg.core.local_rules:Personal",
+        "pfedme": "autofedavg.methods.pfedme:Envelope",
         "plain": "autofedavg.core.local_rules:Plain",
         "prox": "autofedavg.core.local_rules:Prox",
         "shift": "autofedavg.core.local_rules:Shift",

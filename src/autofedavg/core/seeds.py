@@ -12,8 +12,8 @@ import random
 import re
 import secrets
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.random import mtrand
+from torch import Tensor
 
 from autofedavg.core.seed_sequence import first_number
 
@@ -249,3 +250,36 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(before)
+
+
+class Stream:
+    """Random numbers of PyTorch's global generators that are left and taken up again.
+
+    For a second network that is trained beside another one, and must not change what that draws.
+
+    Args:
+        start: seeds the generators inside a block.
+        device: whose generator is meant, besides the CPU's.
+    """
+
+    def __init__(
+        self, start: Callable[[], AbstractContextManager[None]], device: torch.device
+    ) -> None:
+        self._gpus = [device] if device.type == "cuda" else []
+        with start():
+            self._states = self._now()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draws inside the block are the stream's next ones."""
+        with torch.random.fork_rng(devices=self._gpus):
+            cpu, *gpus = self._states
+            torch.default_generator.set_state(cpu)
+            for device, state in zip(self._gpus, gpus, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield
+            self._states = self._now()
+
+    def _now(self) -> list[Tensor]:
+        found = [torch.cuda.get_rng_state(device) for device in self._gpus]
+        return [torch.default_generator.get_state(), *found]

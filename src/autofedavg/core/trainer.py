@@ -109,15 +109,7 @@ class LocalTrainer:
         self._weights = self.flat[: self.layout.trainable]
         self._replays = Replays(device) if steady and device.type == "cuda" else None
         self._places: dict[str, Tensor] = {}
-        self._optimiser = FlatOptimiser(
-            training.optimiser,
-            self._weights,
-            self.gradient,
-            betas=training.betas,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            in_place=self._replays is not None,
-        )
+        self._optimiser = self.optimiser(self._weights)
         self._variant: LocalTrainer | None = None
         self._variant_form: Form | None = None
 
@@ -134,6 +126,18 @@ class LocalTrainer:
             )
             self._variant_form = form
         return kept
+
+    def optimiser(self, weights: Tensor) -> FlatOptimiser:
+        """The task's optimiser for a vector (D',), by the gradients that are found here."""
+        return FlatOptimiser(
+            self.training.optimiser,
+            weights,
+            self.gradient,
+            betas=self.training.betas,
+            momentum=self.training.momentum,
+            weight_decay=self.training.weight_decay,
+            in_place=self._replays is not None,
+        )
 
     def drawn(self) -> Model:
         """A model of new initial weights, from PyTorch's global generator.
@@ -185,6 +189,7 @@ class LocalTrainer:
         anchor: Tensor | None = None,
         shift: Tensor | None = None,
         mean_gradient: bool = False,
+        after: Callable[[Batch], None] | None = None,
     ) -> Tensor:
         """Takes one optimiser step per batch, from a fresh optimiser state.
 
@@ -197,6 +202,7 @@ class LocalTrainer:
             anchor: (D',); the model that training starts from by default (FedProx).
             shift: (D',), added to every gradient (SCAFFOLD).
             mean_gradient: whether `mean_gradient` is asked for afterwards.
+            after: called after every step with its batch; it must leave the network as it was.
 
         Returns:
             The loss of every step, on the device (so that nothing waits inside the loop).
@@ -219,7 +225,11 @@ class LocalTrainer:
             return loss
 
         kind = ("train", mu, push is not None, mean_gradient)
-        losses = [self._done(kind, batch, step) for batch in batches]
+        losses = []
+        for batch in batches:
+            losses.append(self._done(kind, batch, step))
+            if after is not None:
+                after(batch)
         if total is not None and losses:
             total.div_(len(losses))
         if len(losses) == 1:

@@ -38,7 +38,7 @@ from autofedavg.experiment.selection import (
     restore,
     where_tested,
 )
-from autofedavg.federation.messages import Scores
+from autofedavg.federation.messages import Scores, model_of
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method
 
@@ -215,14 +215,15 @@ class RunLoop:
     def _keep_personal(self, t: int, scores: Mapping[str, float]) -> None:
         """Selects personal models; in a simulation they are written to the folder, too."""
         personal, known = self.federation.personal, self.best.personal
-        better = {k: s for k, s in scores.items() if k not in known or s > known[k][0]}
+        lost = known.keys() - personal.held  # by a site that has started again
+        better = {k: s for k, s in scores.items() if k not in known or s > known[k][0] or k in lost}
         for site, score in better.items():
             known[site] = (score, t)
             personal.held[site] = personal.predictors[site]
-        found = self.federation.predictors({site: personal.held[site] for site in better})
-        for site, model in found.items():
+        found = self.federation.kept({site: personal.held[site] for site in better})
+        for site, kept in found.items():
             facts = {"score": scores[site], "site": site}
-            self._keep(site_name("best", "personal", site), t, model, facts)
+            self._keep(site_name("best", "personal", site), t, model_of(kept), facts)
 
     def _keep_last(self, state: Round) -> None:
         """Writes the models after the last round."""
@@ -232,6 +233,10 @@ class RunLoop:
             for site in state.w_k.sites:
                 name = site_name("final", "local", site)
                 self._keep(name, state.t, state.w_k[site], {"site": site})
+        if state.personal and isinstance(state.w, Model):
+            for site, kept in self.federation.kept(self.federation.personal.states).items():
+                model = state.personal.predictor(self.layout, state.w, kept)
+                self._keep(site_name("final", "personal", site), state.t, model, {"site": site})
 
     def _keep(self, name: str, t: int, w: Model | Bank, facts: dict[str, Any]) -> None:
         """Writes a model next to the one it replaces, which holds until the round's checkpoint."""

@@ -9,16 +9,16 @@ model. In a simulation the run's checkpoint has a copy, so that resuming is exac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from autofedavg.core.local_rules import Kept
 from autofedavg.core.site import Facts
 from autofedavg.federation.messages import Message
 
-Kept = Mapping[str, Tensor]
 DIGEST = 32  # characters
 
 
@@ -85,6 +85,12 @@ class PersonalModels:
         """What a site is told: the state to continue from, and what to hold besides it."""
         hold = [names[site] for names in (self.predictors, self.held) if site in names]
         return {"kept": self.states.get(site, ""), "hold": sorted(set(hold))}
+
+    def forget(self, site: str) -> None:
+        """A site has lost all that it kept, the best predictor too."""
+        for names in (self.states, self.predictors, self.held):
+            names.pop(site, None)
+        self.scores.pop(site, None)
 
     def needed(self, site: str) -> list[str]:
         """All that a resumed run needs of a site."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model, model_for
+from autofedavg.core.local_rules import Kept
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask, Calls
@@ -24,7 +25,6 @@ from autofedavg.federation.messages import (
     Traffic,
     Transport,
     facts_of,
-    model_of,
 )
 from autofedavg.federation.personal import PersonalModels
 from autofedavg.federation.replies import (
@@ -177,7 +177,7 @@ class Federation(ScoringCalls):
         """The request for a site that has lost what it kept: it starts from the global model."""
         reason = "it has lost its personal model, and starts again from the global one"
         self._calls.record("local_train", name, "restarted", reason, t)
-        self.personal.states.pop(name, None)
+        self.personal.forget(name)
         return Message(message.arrays, {**message.facts, "kept": ""})
 
     def copies(self) -> dict[str, Mapping[str, Tensor]]:
@@ -189,16 +189,16 @@ class Federation(ScoringCalls):
         replies = self.transport.ask("export_state", asked, None)
         return {name: r.arrays for name, r in replies.items() if isinstance(r, Message)}
 
-    def predictors(self, digests: Mapping[str, str]) -> dict[str, Model]:
-        """In a simulation: some personal predictors, by site; elsewhere they stay at the sites."""
+    def kept(self, digests: Mapping[str, str]) -> dict[str, Kept]:
+        """In a simulation: a state of each of some sites; elsewhere they stay at the sites."""
         if self._remote or not digests:
             return {}
         asked = {name: Message({}, {"digests": [digest]}) for name, digest in digests.items()}
         replies = self.transport.ask("export_state", asked, None)
         return {
-            name: model_of({key.partition("/")[2]: array for key, array in reply.arrays.items()})
+            name: {key.partition("/")[2]: array for key, array in reply.arrays.items()}
             for name, reply in replies.items()
-            if isinstance(reply, Message)
+            if isinstance(reply, Message) and reply.arrays
         }
 
     def resume_personal(

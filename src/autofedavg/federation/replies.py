@@ -32,6 +32,7 @@ SCORE_BOUND, COUNT_BOUND = 1e6, 1e12
 LONGEST_NAME = 200  # characters of a case's or a metric's
 MOST_METRICS = 1000
 MOST_CLASSES, MOST_CASES = 10_000, 10**9
+LOST = "has lost the personal model that it is to score"
 SAME_STUDY = "give every site the same study"
 
 
@@ -219,6 +220,21 @@ def scores_of(answer: Message, site: Site, split: str, metric: str | None = None
         raise BadReply(f"has more than {MOST_METRICS} scores for a case", SAME_STUDY)
     _refuse_holes(rows, site, split, metric)
     return list(rows.values())
+
+
+def personal_of(
+    answer: Message, site: Site, split: str, metric: str | None, *, needed: bool
+) -> dict[str, tuple[str, list[Score]]]:
+    """By site: digest and scores of its personal predictor; nothing where it has lost it."""
+    own = answer.facts.get("personal")
+    if own is None and needed:
+        raise BadReply(LOST)
+    if own is None:
+        return {}
+    if not isinstance(own, dict):
+        raise BadReply(f"sent {from_outside(own)} for its personal model")
+    scores = scores_of(Message({}, {"scores": own.get("scores")}), site, split, metric)
+    return {site.name: (digest_in(own, "digest"), scores)}
 
 
 def _refuse_holes(

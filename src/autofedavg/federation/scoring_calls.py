@@ -19,11 +19,12 @@ from autofedavg.federation.messages import (
 )
 from autofedavg.federation.personal import PersonalModels
 from autofedavg.federation.replies import (
+    LOST,
     BadReply,
-    digest_in,
     lacks,
     no_arrays,
     number,
+    personal_of,
     scores_of,
 )
 from autofedavg.federation.settings import Exchange
@@ -84,7 +85,7 @@ class ScoringCalls(LearningCalls):
             FederationError: the test split is asked for before training is over.
         """
         known = self._validated
-        if known and split == "validation" and w is known[1]:
+        if known and split == "validation" and w is known[1] and personal is None:
             return known[3]
         if split == "test" and not self.training_over and not record:
             raise FederationError(
@@ -96,16 +97,15 @@ class ScoringCalls(LearningCalls):
         facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
         asked = self._evaluations(w, facts, personal)
         found: dict[str, tuple[str, list[Score]]] = {}
+        final = split == "test" and not record
 
         def read(name: str, reply: Message) -> list[Score]:
             site = self.sites[self._position[name]]
             site = site if self._counted else Site(name, {})
             if lacks(reply):
-                raise BadReply("has lost the personal model that it is to score")
-            own = reply.facts.get("personal") if personal else None
-            if isinstance(own, dict):
-                scores = scores_of(Message({}, {"scores": own.get("scores")}), site, split, metric)
-                found[name] = (digest_in(own, "digest"), scores)
+                raise BadReply(LOST)
+            if "personal" in asked[name].facts:
+                found.update(personal_of(reply, site, split, metric, needed=final))
             return scores_of(reply, site, split, metric)
 
         def mend(name: str, reply: Message) -> Message | None:
@@ -113,7 +113,6 @@ class ScoringCalls(LearningCalls):
                 return None
             return self._sender.whole(w, asked[name].facts)
 
-        final = split == "test" and not record
         needed = min(self.exchange.tested(self.K), len(asked)) if final else None
         replies = self._calls.ask(Ask("evaluate", asked, read, needed=needed, mend=mend))
         if isinstance(w, Model):
@@ -148,11 +147,11 @@ class ScoringCalls(LearningCalls):
     def _note_personal(
         self, found: Mapping[str, tuple[str, list[Score]]], metric: str | None
     ) -> None:
+        self.personal_rows = {name: scores for name, (_, scores) in found.items()}
         for name, (digest, scores) in found.items():
             self.personal.predictors[name] = digest
             if metric is not None:
                 self.personal.scores[name] = Scores(tuple(scores)).by_site(metric)[name]
-            self.personal_rows[name] = scores
 
     def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
         """The mean validation score of its own w_k, of every client that trained in round t.
