@@ -234,6 +234,8 @@ def list_(
 
 def _abouts(registry: Registry) -> dict[str, dict[str, str]]:
     """What each class says `about` itself, or its docstring's first line, or why it is unusable."""
+    from autofedavg.methods.base import About
+
     found = {}
     for name in registry:
         try:
@@ -243,7 +245,7 @@ def _abouts(registry: Registry) -> dict[str, dict[str, str]]:
             continue
         about = getattr(kind, "about", None)
         first = (kind.__doc__ or "").strip().partition("\n")[0]
-        found[name] = asdict(about) if about else {"family": "", "rule": first}
+        found[name] = asdict(about) if isinstance(about, About) else {"family": "", "rule": first}
     return found
 
 
