@@ -11,7 +11,10 @@ from autofedavg.studies.study_file import read_study
 from autofedavg.tasks.synthetic.task import Synthetic
 
 DOCS = Path(__file__).parents[2] / "docs"
-NOT_IN_THE_STUDY = {"fedma"}  # needs a plain chain, and the task's network is a U-Net
+NOT_IN_THE_STUDY = {
+    "fedma": "needs a plain chain, and the task's network is a U-Net",
+    "feddisco": "needs class counts, and the task segments",
+}
 
 
 @pytest.fixture(scope="module")
