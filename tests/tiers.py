@@ -59,6 +59,7 @@ COSTS = {
     "integration/test_inspect.py": "trains",
     "integration/test_interrupt.py": "process",
     "integration/test_job_runner.py": "trains",
+    "integration/test_method_page.py": "trains",
     "integration/test_learning.py": "trains",
     "integration/test_lgg.py": "trains",
     "integration/test_lost_sites.py": "engine",

@@ -2,8 +2,9 @@
 
 import json
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import get_args
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
+from autofedavg.methods.base import Family
 from autofedavg.tasks.loaders import METRIC, LoaderData, LoaderSite
 from method_changes import CHANGES
 
@@ -149,6 +151,20 @@ def test_every_setting_has_an_origin_and_the_settings_survive_json(method) -> No
             assert text, path
     assert type(method).model_validate_json(method.model_dump_json()) == method
     assert json.loads(method.model_dump_json())["name"] in METHODS
+
+
+def test_it_says_what_it_is_and_when_to_use_it(method) -> None:
+    """Ours must; methods of other packages may."""
+    if not type(method).__module__.startswith("autofedavg."):
+        pytest.skip("a method of another package")
+    about = type(method).about
+    assert about is not None
+    assert about.family in get_args(Family)
+    assert all((about.paper, about.rule, about.fedavg, about.use))
+    for text in asdict(about).values():
+        assert text == text.strip()
+        assert "\n" not in text
+        assert not text.endswith(".")
 
 
 def test_every_setting_is_tried_below() -> None:

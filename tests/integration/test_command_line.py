@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -262,11 +263,37 @@ def test_check_prints_every_value_with_its_origin_and_the_cost(tiny, say) -> Non
     ) in out
 
 
+def test_check_warns_of_rows_that_must_equal_fedavg(say, tmp_path, monkeypatch) -> None:
+    study = tmp_path / "same.toml"
+    methods = ("fedavg", "fednova", "median")
+    study.write_text(
+        '[study]\nname = "same"\n[base.task]\nname = "synthetic"\n[base.training]\niterations = 5\n'
+        + "".join(f'[[run]]\nname = "{name}"\nmethod = {{ name = "{name}" }}\n' for name in methods)
+    )
+
+    def warned(*more) -> dict:
+        code, out, _ = say("check", study, "--json", *more)
+        assert code == 0
+        return {row["name"]: bool(row["equals_fedavg"]) for row in json.loads(out)["rows"]}
+
+    assert warned() == {"fedavg": False, "fednova": True, "median": False}
+    epochs = ("--set", "training.epochs=1", "--set", "training.iterations=0")
+    assert warned(*epochs) == dict.fromkeys(methods, False)
+    monkeypatch.setattr(TASKS["synthetic"], "site_names", lambda self: ["I", "II"])
+    assert warned(*epochs) == {"fedavg": False, "fednova": False, "median": True}
+    out = say("check", study)[1]
+    assert "  same as FedAvg: all sites take the same number of steps" in out
+    assert "  same as FedAvg: the median of two models is their mean: even weights" in out
+
+
 def test_list_gives_a_line_each(say) -> None:
     lines = say("list", "methods")[1].splitlines()
     assert [line.split()[0] for line in lines] == [*METHODS]
-    told = dict(line.split(maxsplit=1) for line in lines)
-    assert told["fedavg"] == METHODS["fedavg"].__doc__.splitlines()[0]
+    fields = {told["name"]: told for told in json.loads(say("list", "methods", "--json")[1])}
+    for name, line in zip(METHODS, lines, strict=True):
+        about = METHODS[name].about
+        assert line.split()[1:] == f"{about.family} {about.rule}".split()
+        assert fields[name] == {"name": name, **asdict(about)}
     assert json.loads(say("list", "tasks", "--json")[1]) == [
         "cifar10",
         "covid",

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
 from autofedavg.report.repeats import Repeat, Results, Row
-from autofedavg.report.tables import scores_table, weights_table
+from autofedavg.report.tables import personal_table, scores_table, weights_table
 
 EVIL = "S & <b>_1|*"
 CASES = 8
@@ -48,6 +49,24 @@ def two_rows() -> Results:
         row("base", "Base", repeat(0, 0.0), repeat(1, 0.002)),
         row("better", "Better", repeat(0, 0.01), repeat(1, 0.012)),
     )
+
+
+def test_personal_models_have_a_table_where_there_are_any(two_rows) -> None:
+    assert personal_table(two_rows) is None
+    base, better = two_rows.rows
+    (first, *_) = better.repeats
+    own = [
+        ScoreRow(f"personal-{site}", site, "test", f"case-{c}", "dice", value)
+        for site, value in (("A", 0.9), (EVIL, 0.7))
+        for c in range(CASES)
+    ]
+    scores = Scores.joined([first.scores, Scores(own)])
+    table = personal_table(results(base, replace(better, repeats=(replace(first, scores=scores),))))
+    assert table.heads == ("global test avg", "worst site", "personal avg", "personal worst")
+    (_, plain), (_, personal) = table.rows
+    assert [cell.value for cell in plain[2:]] == [None, None]
+    assert [cell.value for cell in personal] == pytest.approx([58, 58, 80, 70])
+    assert personal[2].best
 
 
 def test_means_spread_daggers_and_best(two_rows) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -217,27 +218,44 @@ def list_(
 
     listed: dict[str, Callable[[], dict[str, str]]] = {
         "studies": builtin_studies,
-        "methods": lambda: _abouts(METHODS, as_json),
-        "tasks": lambda: _abouts(TASKS, as_json),
+        "methods": lambda: _with_families(about),
+        "tasks": lambda: dict.fromkeys(TASKS, "") if as_json else _rules(_abouts(TASKS)),
         "engines": lambda: ABOUT_ENGINES,
     }
     if what not in listed:
         raise ConfigError(f"{what!r} cannot be listed", remedy=did_you_mean(what, listed))
+    about = _abouts(METHODS) if what == "methods" else {}
     lines = listed[what]()
     width = max(map(len, lines))
     text = "\n".join(f"{name:<{width}}  {line}" for name, line in lines.items())
-    echo([*lines], text, as_json)
+    fields = [{"name": name, **told} for name, told in about.items()]
+    echo(fields or [*lines], text, as_json)
 
 
-def _abouts(registry: Registry, names_only: bool) -> dict[str, str]:
-    """The first line of each class's docstring, or why it cannot be used."""
-    lines = dict.fromkeys(registry, "")
-    for name in () if names_only else registry:
+def _abouts(registry: Registry) -> dict[str, dict[str, str]]:
+    """What each class says `about` itself, or its docstring's first line, or why it is unusable."""
+    from autofedavg.methods.base import About
+
+    found = {}
+    for name in registry:
         try:
-            lines[name] = (registry[name].__doc__ or "").strip().partition("\n")[0]
+            kind = registry[name]
         except ConfigError as error:
-            lines[name] = f"cannot be used: {error}"
-    return lines
+            found[name] = {"family": "", "rule": f"cannot be used: {error}"}
+            continue
+        about = getattr(kind, "about", None)
+        first = (kind.__doc__ or "").strip().partition("\n")[0]
+        found[name] = asdict(about) if isinstance(about, About) else {"family": "", "rule": first}
+    return found
+
+
+def _rules(about: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {name: told["rule"] for name, told in about.items()}
+
+
+def _with_families(about: dict[str, dict[str, str]]) -> dict[str, str]:
+    wide = max(len(told["family"]) for told in about.values())
+    return {name: f"{told['family']:<{wide}}  {told['rule']}" for name, told in about.items()}
 
 
 def _numbers(text: str, option: str) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 global test avg: mean over sites of the best global model's mean test score.
 local avg, local gen: mean on and off the diagonal of the K x K matrix of best local models.
+personal avg: mean over sites of each site's personal model on its own test cases.
 Also whether LearnAggWeight lowered its loss.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from autofedavg.core.scores import Scores
@@ -24,14 +26,30 @@ class Summary(NamedTuple):
     Attributes:
         by_site: mean test score of the global model per site; empty without a global model.
         matrix: model site -> test site -> mean test score of that site's best local model.
+        personal: mean test score of every site's personal model on its own cases; empty where the
+            method has none.
     """
 
     by_site: Mapping[str, float]
     matrix: Mapping[str, Mapping[str, float]]
+    personal: Mapping[str, float] = MappingProxyType({})
 
     @property
     def global_test_avg(self) -> float | None:
         return _mean(self.by_site.values())
+
+    @property
+    def worst_site(self) -> float | None:
+        """The global model's lowest mean test score over sites."""
+        return min(self.by_site.values(), default=None)
+
+    @property
+    def personal_avg(self) -> float | None:
+        return _mean(self.personal.values())
+
+    @property
+    def personal_worst(self) -> float | None:
+        return min(self.personal.values(), default=None)
 
     @property
     def local_avg(self) -> float | None:
@@ -70,12 +88,16 @@ def summarise(scores: Scores, metric: str) -> Summary:
     means: dict[str, dict[str, float]] = {}
     for tested, column in sorted(scores.columns(metric=metric, split="test")):
         means.setdefault(tested.model, {})[tested.site] = mean_of(column.values)
-    matrix = {
-        model.removeprefix("local-"): sites
-        for model, sites in sorted(means.items())
-        if model.startswith("local-")
-    }
-    return Summary(means.get("global", {}), matrix)
+    matrix, personal = (
+        {
+            model.removeprefix(kind): sites
+            for model, sites in sorted(means.items())
+            if model.startswith(kind)
+        }
+        for kind in ("local-", "personal-")
+    )
+    own = {site: scores[site] for site, scores in personal.items() if site in scores}
+    return Summary(means.get("global", {}), matrix, own)
 
 
 def case_means(

@@ -57,6 +57,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
             *(f"  between institutions: {caution}" for caution in row["cautions"]),
+            *([f"  same as FedAvg: {row['equals_fedavg']}"] if row["equals_fedavg"] else []),
         ]
     return "\n".join([*lines, "", "the study is valid"])
 
@@ -84,6 +85,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
             for path, value, origin, text in run.origins()
         ],
         "cautions": run.method.cautions(sites),
+        "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
         "traffic": _traffic(run, layout, sites, calls),
         "evaluations": _evaluations(run, calls["evaluate"], sites),
         "memory": {

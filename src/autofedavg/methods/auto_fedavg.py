@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -17,13 +17,22 @@ from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
 from autofedavg.federation.steps import at_server
-from autofedavg.methods.base import Method
+from autofedavg.methods.base import About, Method
 
 
 class AutoFedAvg(Method):
     """Algorithm 1 with its four variants: network- or layer-wise, softmax or Dirichlet."""
 
     name: Literal["auto-fedavg"] = "auto-fedavg"
+    about: ClassVar[About] = About(
+        family="learned weights",
+        paper="Xia et al. 2021, arXiv 2104.10195",
+        rule="w = sum_k alpha_k w_k, alpha = gamma(beta); sites learn beta by their own loss",
+        fedavg="where no step moves beta: it then has even weights",
+        use="sites differ in data or quality, and nobody knows which to trust",
+        needs="validation cases at every site; sites see each other's models",
+        keeps="server K numbers (beta); sites K, within a learning round",
+    )
     constraint: Literal["dirichlet", "softmax"] = setting(
         "dirichlet", origin="paper Sec. 3.2", help="gamma: Eq. 4 or Eq. 5 and 6"
     )

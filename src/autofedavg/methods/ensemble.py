@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
-from autofedavg.methods.base import Method, own_models, train_alone
+from autofedavg.methods.base import About, Method, own_models, train_alone
 
 
 class EnsembleMethod(Method):
     """The mean of the clients' softmax outputs, all with the same weight; decision 20."""
 
     name: Literal["ensemble"] = "ensemble"
+    about: ClassVar[About] = About(
+        family="control",
+        paper="Table 1 of Wang et al. 2020, ICLR (FedMA)",
+        rule="every site trains alone; the prediction is the mean of all K softmax outputs",
+        fedavg="with one site",
+        use="as an upper bound without averaging; predictions cost K forward passes",
+        needs="K models wherever it predicts",
+        keeps="server K",
+    )
     initial: Literal["independent", "shared"] = setting(
         "independent",
         origin="derived from FedMA's code",

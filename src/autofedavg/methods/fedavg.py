@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -11,13 +11,20 @@ from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
 from autofedavg.federation.port import Federation
 from autofedavg.methods.averaging import AveragingMethod
-from autofedavg.methods.base import even_weights, size_weights
+from autofedavg.methods.base import About, even_weights, size_weights
 
 
 class FedAvg(AveragingMethod):
     """w = sum_k alpha_k w_k with alpha_k = n_k/n or 1/K, or drawn, as a control."""
 
     name: Literal["fedavg"] = "fedavg"
+    about: ClassVar[About] = About(
+        family="averaging",
+        paper="McMahan et al. 2017, AISTATS",
+        rule="w = sum_k p_k w_k, p_k = n_k/n, 1/K or drawn at random",
+        fedavg='weights = "size" is FedAvg itself',
+        use="first: every other method is compared with it",
+    )
     weights: Literal["size", "even", "random"] = setting(
         "size",
         origin="paper Sec. 3.1; ours: decision 40 (random)",

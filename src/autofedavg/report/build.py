@@ -25,12 +25,25 @@ from autofedavg.report.over_rounds import events_table, learning_table, rounds_t
 from autofedavg.report.page import Drawn, drawn, page
 from autofedavg.report.read import read_results
 from autofedavg.report.repeats import Results, stem
-from autofedavg.report.tables import Table, scores_table, sites_table, weights_table
+from autofedavg.report.tables import (
+    Table,
+    personal_table,
+    scores_table,
+    sites_table,
+    weights_table,
+)
 from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page
 TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part of the page
-    "scores": (scores_table, tested_table, rounds_table, classes_table, sites_table),
+    "scores": (
+        scores_table,
+        personal_table,
+        tested_table,
+        rounds_table,
+        classes_table,
+        sites_table,
+    ),
     "weights": (weights_table, learning_table),
     "training": (events_table,),
     "cases": (differences_table,),

@@ -225,7 +225,9 @@ def _scores(left: Side, right: Side, *, comparable: bool) -> Iterator[Pair]:
         one, other = (mean_known(s.by_site.get(site) for s in side) for side in (mine, others))
         test = compare(right.cases, left.cases, site) if tested else None
         yield Pair(site, one, other, test, comparable)
-    for column in ("global_test_avg", "local_avg", "local_gen"):
+    own = any(summary.personal for summary in (*mine, *others))
+    more = ("worst_site", "personal_avg", "personal_worst") if own else ()
+    for column in ("global_test_avg", "local_avg", "local_gen", *more):
         one, other = (mean_known(getattr(s, column) for s in side) for side in (mine, others))
         paired = tested and column == "global_test_avg"
         test = compare(right.cases, left.cases) if paired else None

@@ -96,6 +96,24 @@ def sites_table(results: Results) -> Table | None:
     return table_of("sites", "Sites", heads, mark_best(rows), notes, turn=True)
 
 
+def personal_table(results: Results) -> Table | None:
+    """Global and personal models' averages and worst sites, where some row has personal models."""
+    if not any(summary.personal for row in results.rows for summary in row.summaries):
+        return None
+    columns = ("global_test_avg", "worst_site", "personal_avg", "personal_worst")
+    rows = [
+        (row.label, tuple(percent_cell(getattr(s, c) for s in row.summaries) for c in columns))
+        for row in results.rows
+        if any(summary.by_site or summary.personal for summary in row.summaries)
+    ]
+    notes = (
+        "Test scores in percent; best per column marked. Worst: the site with the lowest mean.",
+        "A personal model is tested at its own site alone, so it has no score elsewhere.",
+    )
+    heads = ("global test avg", "worst site", "personal avg", "personal worst")
+    return table_of("personal", "Personal models", heads, mark_best(rows), notes)
+
+
 def weights_table(results: Results) -> Table | None:
     """Each row's aggregation weights in the last round; layer-wise ones as their mean."""
     rows = []

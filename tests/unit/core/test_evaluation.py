@@ -55,6 +55,18 @@ def test_local_avg_is_the_diagonal_and_local_gen_the_rest():
     assert summary.local_gen == pytest.approx(0.3)
 
 
+def test_worst_site_and_personal_models_on_their_own_cases():
+    own = [row("personal-A", "A", "1", 0.9), row("personal-A", "A", "2", 0.8)]
+    own += [row("personal-B", "B", "1", 0.7)]
+    plain, summary = (summarise(Scores([*ROWS, *more]), "dice") for more in ([], own))
+    assert plain.worst_site == summary.worst_site == pytest.approx(0.5)
+    assert summary.personal == pytest.approx({"A": 0.85, "B": 0.7})
+    assert summary.personal_avg == pytest.approx(0.775)
+    assert summary.personal_worst == pytest.approx(0.7)
+    assert (plain.personal, plain.personal_avg, plain.personal_worst) == ({}, None, None)
+    assert (summary.by_site, summary.matrix) == (plain.by_site, plain.matrix)
+
+
 def test_a_site_s_name_may_begin_with_local():
     summary = summarise(Scores([row("local-local-A", "local-A", "1", 0.5)]), "dice")
     assert list(summary.matrix) == ["local-A"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
-from autofedavg.methods.base import Method, own_models, size_weights
+from autofedavg.methods.base import About, Method, own_models, size_weights
 from autofedavg.methods.fedma.chain import Chain, weighted_layers
 from autofedavg.methods.fedma.matching import Belief, match
 
@@ -40,6 +40,15 @@ class FedMA(Method):
     """Matched averaging with communication; needs a plain chain of layers."""
 
     name: Literal["fedma"] = "fedma"
+    about: ClassVar[About] = About(
+        family="averaging",
+        paper="Wang et al. 2020, ICLR",
+        rule="hidden units are matched over sites, layer by layer, and then averaged",
+        fedavg="never: a round exchanges one layer",
+        use="networks are plain chains, and sites start from different initial weights",
+        needs="a plain chain of layers; rounds a multiple of its length; every site",
+        keeps="server K",
+    )
     gamma: float = setting(
         7.0, origin=FROM_CODE, help="mass of the process: more means more new units", gt=0
     )

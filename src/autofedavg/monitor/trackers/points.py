@@ -11,8 +11,9 @@ from autofedavg.core.evaluation import loss_ends, summarise
 from autofedavg.core.scores import Scores
 
 COLUMNS = ("global_test_avg", "local_avg", "local_gen")  # of the paper's tables
+PERSONAL = ("worst_site", "personal_avg", "personal_worst")  # where there are personal models
 # Names of our own that a site's name must not take, in any group.
-RESERVED = ("mean", "all", "down", "up", *COLUMNS)
+RESERVED = ("mean", "all", "down", "up", *COLUMNS, *PERSONAL)
 LONGEST = 200  # letters of a site's name
 _ODD = re.compile(r"[^\w.\- ]")
 LAST = "seconds/all"  # written after all other numbers of a round: where it is, they are
@@ -46,6 +47,7 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
         ("validation", validation.get("sites")),
         ("test", test.get("sites")),
         ("validation_local", line["validation_local"]),
+        ("validation_personal", line.get("validation_personal")),
         ("loss", line["loss"]),
     ):
         found |= {f"{group}/{names[site]}": value for site, value in (values or {}).items()}
@@ -66,11 +68,16 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 
 
 def score_points(scores: Scores, metric: str, names: Mapping[str, str]) -> dict[str, float]:
-    """The test scores at the end: the columns of the paper's tables, as shares of one."""
+    """The test scores at the end: the columns of the paper's tables, as shares of one.
+
+    With personal models: theirs by site, and the columns of the table `personal`.
+    """
     summary = summarise(scores, metric)
+    columns = (*COLUMNS, *PERSONAL) if summary.personal else COLUMNS
     found: dict[str, float | None] = {names[site]: v for site, v in summary.by_site.items()}
-    found |= {column: getattr(summary, column) for column in COLUMNS}
-    return {f"test/{name}": value for name, value in found.items() if value is not None}
+    found |= {column: getattr(summary, column) for column in columns}
+    known = {f"test/{name}": value for name, value in found.items() if value is not None}
+    return known | {f"test_personal/{names[site]}": v for site, v in summary.personal.items()}
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
