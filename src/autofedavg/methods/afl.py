@@ -11,7 +11,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest, Probe
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About
-from autofedavg.methods.simplex import present, project
+from autofedavg.methods.shared.simplex import present, project
 
 
 class AFL(AveragingMethod):

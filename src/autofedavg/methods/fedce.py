@@ -18,7 +18,7 @@ from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About, even_weights
-from autofedavg.methods.simplex import present, replaced, shares
+from autofedavg.methods.shared.simplex import present, replaced, shares
 
 LEAST = 1e-6  # of a contribution
 

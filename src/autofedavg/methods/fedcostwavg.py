@@ -9,7 +9,7 @@ from autofedavg.core.settings import setting
 from autofedavg.core.trainer import Training
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About
-from autofedavg.methods.losses import remembered
+from autofedavg.methods.shared.losses import remembered
 
 
 class FedCostWAvg(AveragingMethod):

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from autofedavg.core.settings import setting
-from autofedavg.methods.adaptive import AdaptiveMethod
 from autofedavg.methods.base import About
+from autofedavg.methods.shared.adaptive import AdaptiveMethod
 
 
 class FedYogi(AdaptiveMethod):

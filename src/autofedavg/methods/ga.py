@@ -11,7 +11,7 @@ from autofedavg.core.settings import setting
 from autofedavg.core.trainer import Training
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About, even_weights
-from autofedavg.methods.simplex import present, replaced, shares
+from autofedavg.methods.shared.simplex import present, replaced, shares
 
 
 class GeneralizationAdjustment(AveragingMethod):

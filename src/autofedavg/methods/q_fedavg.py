@@ -13,7 +13,7 @@ from autofedavg.federation.local_training import LocalRequest, Probe
 from autofedavg.federation.port import Federation
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About, even_weights
-from autofedavg.methods.losses import positive
+from autofedavg.methods.shared.losses import positive
 
 
 class QFedAvg(AveragingMethod):

@@ -19,7 +19,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest, Probe
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About
-from autofedavg.methods.capped_simplex import capped
+from autofedavg.methods.shared.capped_simplex import capped
 
 
 class RobustWeights(AveragingMethod):

@@ -20,7 +20,7 @@ from autofedavg.methods.feddisco import FedDisco
 from autofedavg.methods.fedpidavg import FedPIDAvg
 from autofedavg.methods.ga import GeneralizationAdjustment
 from autofedavg.methods.q_fedavg import QFedAvg
-from autofedavg.methods.simplex import present, project, replaced, shares
+from autofedavg.methods.shared.simplex import present, project, replaced, shares
 from toy import METRIC, DirectFleet, float64, lose, rounds_of, toy_problem
 
 MOVES = [[0.1, 0.7], [0.3, -0.2], [0.5, 0.9]]

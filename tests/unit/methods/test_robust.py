@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from aggregations import aggregation, next_round
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.trainer import Training
-from autofedavg.methods.capped_simplex import capped
 from autofedavg.methods.fedavg import FedAvg
 from autofedavg.methods.geometric_median import GeometricMedian
 from autofedavg.methods.median import Median
 from autofedavg.methods.multi_krum import MultiKrum
 from autofedavg.methods.robust_weights import RobustWeights
+from autofedavg.methods.shared.capped_simplex import capped
 from autofedavg.methods.trimmed_mean import TrimmedMean
 from toy import DirectFleet, lose, norm_net, rounds_of, toy_problem
 
