@@ -109,7 +109,9 @@ class Policy:
         kinds = [*scored, {}] if any(scored) else scored
         found["evaluate"] = [{"split": "validation", **how} for how in kinds]
         if t == T or (scored and general.test_every and t % general.test_every == 0):
-            found["evaluate"] += [{"split": "test", **how} for how in kinds or [{}]]
+            # Personal models are tested with the last global one; the best ones on their own.
+            tested = kinds if t == T and general.select == "last" and kinds else [{}]
+            found["evaluate"] += [{"split": "test", **how} for how in tested]
         self._known = (t, json.loads(facts_text(found)))  # as values arrive in a message
         return self._known[1]
 
