@@ -137,6 +137,8 @@ class AveragingMethod(Method):
         for t in range(start.t + 1, T + 1):
             along = self.along(federation, layout, memory)
             trained = federation.local_train(t, w, T=T, request=request, along=along)
+            here = trained.w_k.values.device  # w^0 is drawn on the CPU
+            w = Model(w.values.to(here), w.counters.to(here), w.form)
             fixed = self.fixed_weights(federation, t)
             at = Aggregation(federation, layout, t, T, w, trained, fixed, memory, fixed)
             w = federation.as_sent(self.aggregate(at))
