@@ -86,33 +86,25 @@ class FedBE(AveragingMethod):
             middle[part] += lengths.mean() * turned.mean(dim=0)
             variance = turned.var(dim=0, unbiased=False).clamp(min=LEAST)
             spread[part] = lengths.mean() * variance.sqrt()
-
-        def normal(s: int) -> Tensor:
+        drawn = []
+        for s in range(1, self.samples + 1):
             chance = at.federation.seeds.generator(SERVER, Purpose.DISTILLATION, at.t, s)
-            return torch.randn(end, generator=chance, dtype=w.dtype).to(w.device)
-
-        drawn = (middle + self.noise * spread * normal(s) for s in range(1, self.samples + 1))
-        return [at.trained_part(values) for values in drawn]
+            normal = torch.randn(end, generator=chance, dtype=w.dtype).to(w.device)
+            drawn.append(at.trained_part(middle + self.noise * spread * normal))
+        return drawn
 
     def aggregate(self, at: Aggregation) -> Model:
         if not self.steps:
             return at.mean
         at.alpha = None
-        sgd = partial(
-            torch.optim.SGD, lr=self.rate, momentum=self.momentum, weight_decay=self.weight_decay
-        )
+        decay, softmax = self.weight_decay, partial(torch.softmax, dim=1)
+        sgd = partial(torch.optim.SGD, lr=self.rate, momentum=self.momentum, weight_decay=decay)
 
         def sharpened(mean: Tensor) -> Tensor:
             found = mean ** (1 / self.temperature)
             return found / found.sum(dim=1, keepdim=True)
 
-        averaged = range(self.average_after + self.average_every, self.steps + 1)
-        how = Distillation(
-            self.steps,
-            sgd,
-            partial(torch.softmax, dim=1),
-            sharpened,
-            averaged=averaged[:: self.average_every],
-        )
+        averaged = range(self.average_after, self.steps + 1, self.average_every)[1:]
+        how = Distillation(self.steps, sgd, softmax, sharpened, averaged=averaged)
         clients = [at.w_k[name] for name in at.w_k.sites]
         return how.student(at, [*self.drawn(at), at.mean, *clients])[0]
