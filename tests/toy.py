@@ -18,6 +18,7 @@ from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
+from autofedavg.federation.proxy import Proxy
 from autofedavg.federation.settings import Exchange
 
 CPU = torch.device("cpu")
@@ -142,7 +143,8 @@ def toy_problem(
     K: int = 3, network: Callable[..., nn.Module] = mlp, *, dtype=torch.float32, full: bool = False
 ) -> Problem:
     sites = {"ABCDEFGH"[k]: toy_site("ABCDEFGH"[k], k, dtype=dtype, full=full) for k in range(K)}
-    return Problem(lambda: network(dtype), cross_entropy, sites, METRIC)
+    proxy = toy_site("server", K, dtype=dtype, full=full)
+    return Problem(lambda: network(dtype), cross_entropy, sites, METRIC, proxy=proxy)
 
 
 # --- points: a network that is one float64 vector, and the loss half the squared distance -------
@@ -256,10 +258,11 @@ def rounds_of(
     method, transport, T: int, start=None, *, quorum=None, problem=None, exchange=None
 ) -> list[Round]:
     """All rounds of a method; models are copied, since a round's bank is good for that round."""
-    federation = Federation(
-        transport, quorum=quorum, exchange=exchange or Exchange(), metric=METRIC
-    )
-    w0, layout = (problem or transport.problem).initial(Seeds(7))
+    given = problem or transport.problem
+    proxy = Proxy.of(given, TRAINING, Seeds(7), CPU)
+    settings = exchange or Exchange()
+    federation = Federation(transport, quorum=quorum, exchange=settings, metric=METRIC, proxy=proxy)
+    w0, layout = given.initial(Seeds(7))
     start = start or method.begin(federation, Round(0, w0))
     kept = []
     for r in method.rounds(federation, layout, T, start):

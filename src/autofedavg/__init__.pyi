@@ -29,9 +29,11 @@ from autofedavg.methods.fedavg import FedAvg as FedAvg
 from autofedavg.methods.fedavg_ft import FedAvgFineTuned as FedAvgFineTuned
 from autofedavg.methods.fedavgm import FedAvgM as FedAvgM
 from autofedavg.methods.fedawa import FedAWA as FedAWA
+from autofedavg.methods.fedbe import FedBE as FedBE
 from autofedavg.methods.fedbn import FedBN as FedBN
 from autofedavg.methods.fedce import FedCE as FedCE
 from autofedavg.methods.fedcostwavg import FedCostWAvg as FedCostWAvg
+from autofedavg.methods.feddf import FedDF as FedDF
 from autofedavg.methods.feddisco import FedDisco as FedDisco
 from autofedavg.methods.fedexp import FedExP as FedExP
 from autofedavg.methods.fedlaw import FedLAW as FedLAW
@@ -41,6 +43,7 @@ from autofedavg.methods.fednova import FedNova as FedNova
 from autofedavg.methods.fedpidavg import FedPIDAvg as FedPIDAvg
 from autofedavg.methods.fedprox import FedProx as FedProx
 from autofedavg.methods.fedyogi import FedYogi as FedYogi
+from autofedavg.methods.fltrust import FLTrust as FLTrust
 from autofedavg.methods.ga import GeneralizationAdjustment as GeneralizationAdjustment
 from autofedavg.methods.geometric_median import GeometricMedian as GeometricMedian
 from autofedavg.methods.ima import IMA as IMA

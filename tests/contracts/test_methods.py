@@ -19,6 +19,7 @@ from autofedavg.core.settings import origins
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
+from autofedavg.federation.proxy import Proxy
 from autofedavg.methods import METHODS
 from autofedavg.methods.base import Family
 from autofedavg.tasks.loaders import METRIC, LoaderData, LoaderSite
@@ -68,6 +69,7 @@ def problem(network) -> Problem:
         lambda network, batch: cross_entropy(network(batch[0]), batch[1]),
         sites,
         METRIC,
+        proxy=LoaderData("server", LoaderSite(loader(3, 12, True), loader(3, 12)), score),
     )
 
 
@@ -82,10 +84,10 @@ def rounds(method, seed: int = 0, stop_after: int | None = None, state: Round | 
     """The rounds of a method, with models copied out of the simulator's memory."""
     given = problem(NETWORKS.get(method.name, norm_net))
     method.check_network(given.network(), T)
-    with Simulator(
-        given, Training(epochs=1, learning_rate=0.05), Seeds(seed), workers=1
-    ) as transport:
-        federation = Federation(transport, seeds=Seeds(seed), metric=METRIC)
+    training = Training(epochs=1, learning_rate=0.05)
+    with Simulator(given, training, Seeds(seed), workers=1) as transport:
+        proxy = Proxy.of(given, training, Seeds(seed), transport.device)
+        federation = Federation(transport, seeds=Seeds(seed), metric=METRIC, proxy=proxy)
         w, layout = given.initial(Seeds(seed))
         start = method.begin(federation, Round(0, w)) if state is None else state
         if state is not None:

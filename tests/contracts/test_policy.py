@@ -14,12 +14,13 @@ from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.run import RunLoop
 from autofedavg.federation.messages import Message
 from autofedavg.federation.port import Federation
+from autofedavg.federation.proxy import Proxy
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.tasks.base import Task
 from method_changes import CHANGES
-from toy import METRIC, TRAINING, DirectFleet, mlp, toy_problem
+from toy import CPU, METRIC, TRAINING, DirectFleet, mlp, toy_problem
 
 T = 4
 SITES = ("A", "B", "C")
@@ -66,7 +67,9 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     """Everything that a run of this job asked of site A."""
     transport = PolicyTransport(toy_problem(3, mlp))
     transport.begin(job)
-    federation = Federation(transport, exchange=job.row.exchange, remote=True, metric=METRIC)
+    proxy = Proxy.of(transport.problem, TRAINING, transport.seeds, CPU)
+    how = {"remote": True, "metric": METRIC, "proxy": proxy}
+    federation = Federation(transport, exchange=job.row.exchange, **how)
     w0, layout = transport.problem.initial(Seeds(7))
     home = RunFolder.create(folder / "run", "", {})
     RunLoop(job.row.method, job.row.general, federation, layout, METRIC, home).run(w0)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autofedavg.core.bank import Layout, Model
+from autofedavg.core.errors import ConfigError
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.site import Site
 from autofedavg.core.trainer import Batch, Loss, Training
+
+Logits = Callable[[nn.Module, Batch], Tensor]
+SERVER = "server"  # its name in the run's random streams
 
 
 class CaseScore(NamedTuple):
@@ -46,6 +50,19 @@ class LocalData(Protocol):
         """Scores a network on every case of a split."""
 
 
+def logits_of(network: nn.Module, batch: Batch) -> Tensor:
+    """The network's outputs for a batch that is its input, or a tuple that begins with it."""
+    images = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    if not isinstance(images, Tensor):
+        raise ConfigError(
+            f"a batch begins with {type(images).__name__}, not with the network's input",
+            where="logits",
+            remedy="give a function logits(network, batch) that returns class logits",
+        )
+    outputs: Tensor = network(images.to(next(network.parameters()).device))
+    return outputs
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is learned: a network, a loss, and every site's data.
@@ -58,6 +75,9 @@ class Problem:
         counted: whether every site scores exactly the cases that it counts.
         steady: whether network and loss always do the same operations on tensors, so that a GPU
             may record a step and replay it; not so where Python code decides by what a batch holds.
+        logits: (network, batch) -> class logits (B, C, ...), of which the softmax over C gives
+            probabilities, or (B, 1, ...) for a sigmoid; for methods that compare predictions.
+        proxy: data at the server, for methods that need them; no case of any site is among them.
     """
 
     network: Callable[[], nn.Module]
@@ -66,6 +86,8 @@ class Problem:
     metric: str = "dice"
     counted: bool = True
     steady: bool = False
+    logits: Logits = logits_of
+    proxy: LocalData | None = None
 
     def initial(self, seeds: Seeds) -> tuple[Model, Layout]:
         """w^0 and the layout of the network, from the run's seed."""

@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     NETWORK = 6
     DATA = 7
     MATCHING = 8
+    DISTILLATION = 9
 
 
 @dataclass(frozen=True)

@@ -251,10 +251,14 @@ class LocalTrainer:
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """The loss of a model, as it predicts."""
+        return self.applied(self.loss_of, model, batch)
+
+    def applied(self, what: Loss, model: Model, batch: Batch) -> Tensor:
+        """`what(network, batch)` of a model, as it predicts."""
         self.load(model)
         self._set_mode(train=False)
         with torch.no_grad(), self._arithmetic():
-            return self.loss_of(self.network, batch).detach()
+            return what(self.network, batch).detach()
 
     def _done(self, kind: Hashable, batch: Batch, step: Callable[[Batch], Tensor]) -> Tensor:
         """One step's loss; the step is replayed where it can be."""

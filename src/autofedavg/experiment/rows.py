@@ -92,6 +92,16 @@ class RunConfig:
                 where=f"run {self.name}",
                 remedy="set task.holdout, for every row that is to be compared",
             )
+        if self.method.needs_proxy and not self.task.has("proxy"):
+            known = "proxy" in type(self.task).model_fields
+            raise ConfigError(
+                "the method needs data at the server, and "
+                + ("task.proxy is 0" if known else "this task has none"),
+                where=f"run {self.name}",
+                remedy="set task.proxy, for every row that is to be compared"
+                if known
+                else "use a task with the setting proxy, such as synthetic or cifar10",
+            )
         for name, n in quorums.items():
             if n > sites:
                 raise ConfigError(

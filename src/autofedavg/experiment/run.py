@@ -55,6 +55,12 @@ def check_run(
     Raises:
         ConfigError: the method cannot use the network or the data, or nothing can be selected.
     """
+    if method.needs_proxy and problem.proxy is None:
+        raise ConfigError(
+            "the method needs data at the server, and there is none",
+            where="method",
+            remedy="set task.proxy (synthetic, cifar10), or give federate(proxy=)",
+        )
     with global_seed(0):
         network = problem.network()
     method.check_network(network, T)

@@ -27,6 +27,7 @@ from autofedavg.federation.messages import (
     facts_of,
 )
 from autofedavg.federation.personal import PersonalModels
+from autofedavg.federation.proxy import Proxy
 from autofedavg.federation.replies import (
     class_counts_of,
     lacks,
@@ -56,6 +57,7 @@ class Federation(ScoringCalls):
             evaluation, which they check, and the digest of the model that they validate. Models
             that lie far from all others are recorded (decision 45).
         metric: the score that models are chosen by, for methods that weigh clients by it.
+        proxy: the server's own data and network, where it has data.
 
     Note:
         With a quorum below K the method continues with those that replied (decisions 14 and 31);
@@ -73,9 +75,10 @@ class Federation(ScoringCalls):
         counted: bool = True,
         remote: bool = False,
         metric: str = "",
+        proxy: Proxy | None = None,
     ) -> None:
         self.transport, self.seeds, self.exchange = transport, seeds, exchange
-        self.secret = secret or seeds
+        self.secret, self.proxy = secret or seeds, proxy
         self._counted, self._remote, self.metric = counted, remote, metric
         self._validated = None
         self.personal, self.personal_rows = PersonalModels(), {}

@@ -60,6 +60,7 @@ class Method(Settings):
     """A frozen set of settings with one verb; subclasses add a `name` and override `rounds`."""
 
     about: ClassVar[About | None] = None
+    needs_proxy: ClassVar[bool] = False  # whether it needs data at the server
 
     @property
     def learns_on(self) -> str | None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from autofedavg.core.errors import ConfigError, RunError
 from autofedavg.core.evaluation import Summary, summarise
-from autofedavg.core.problem import Problem
+from autofedavg.core.problem import SERVER, Logits, Problem, logits_of
 from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.trainer import Loss, Training
 from autofedavg.experiment.folder import LOADERS, read_json, read_toml
@@ -29,7 +29,7 @@ from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.base import Method
 from autofedavg.studies.machine import Machine, about_run, clients, machine_of
-from autofedavg.tasks.loaders import METRIC, LoaderData, LoaderSite, Score
+from autofedavg.tasks.loaders import METRIC, Loader, LoaderData, LoaderSite, Score
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ def federate(
     out: Path | str | None = None,
     machine: Machine | None = None,
     watch: Callable[[Seen], None] | None = None,
+    proxy: Loader | None = None,
+    logits: Logits = logits_of,
 ) -> Result:
     """Runs a method on your network, loss and data loaders.
 
@@ -88,6 +90,9 @@ def federate(
         out: the run folder; an unfinished run in it is resumed. None keeps nothing.
         machine: where to compute.
         watch: called after every round.
+        proxy: training batches at the server, for methods that need them; no case of a site.
+        logits: (network, batch) -> class logits (batch, classes, ...), for methods that compare
+            predictions on them; the network's outputs for a batch's first part by default.
     """
     chosen: Method = METHODS[method]() if isinstance(method, str) else method
     chosen.check(len(sites))
@@ -109,7 +114,8 @@ def federate(
     general: Rounds = validate(Rounds, given, "federate", "")
     data = {name: LoaderData(name, site, score) for name, site in sites.items()}
     # A loader with a sampler, or with drop_last, does not use every case of its data set.
-    problem = Problem(network, loss, data, METRIC, counted=False)
+    own = LoaderData(SERVER, LoaderSite(proxy, proxy), score) if proxy is not None else None
+    problem = Problem(network, loss, data, METRIC, counted=False, logits=logits, proxy=own)
     check_run(chosen, rounds, select, problem)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
@@ -119,7 +125,11 @@ def federate(
             "label": folder.path.name,
             "rounds": rounds,
             "select": select,
-            "task": {"name": LOADERS, "sites": sorted(sites)},
+            "task": {
+                "name": LOADERS,
+                "sites": sorted(sites),
+                **({"proxy": own.cases()["train"]} if own else {}),
+            },
             "training": training.model_dump(),
             "method": chosen.model_dump(),
             "test_local": test_local,

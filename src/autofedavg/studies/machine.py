@@ -17,6 +17,7 @@ from autofedavg.engines.remote.job import WAIT
 from autofedavg.experiment.environment import environment
 from autofedavg.experiment.folder import read_json
 from autofedavg.federation.port import Federation
+from autofedavg.federation.proxy import Proxy
 from autofedavg.federation.settings import Exchange
 
 
@@ -119,6 +120,7 @@ def clients(
             secret=secret,
             counted=problem.counted,
             metric=problem.metric,
+            proxy=Proxy.of(problem, training, seeds, transport.device),
         )
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from torch import nn
+from torch import Tensor, nn
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.problem import Problem
 from autofedavg.core.settings import Settings
+from autofedavg.core.trainer import Batch
 
 Progress = Callable[[str, int, int], None]  # (what, done, total), called during long work
 
@@ -75,13 +76,17 @@ class Task(Settings):
         """Prepares the data (once; it is cached) and returns the learning problem."""
         raise NotImplementedError
 
+    def server_problem(self) -> Problem:
+        """The problem at a server on another machine: no site's data, its own if it has any."""
+        return Problem(self.network, _no_loss, {}, self.metric)
+
     def site_names(self) -> list[str]:
         """The sites, without reading their data."""
         raise NotImplementedError
 
     def has(self, split: str) -> bool:
-        """Whether a split has cases, according to the settings."""
-        return split != "holdout" or bool(getattr(self, "holdout", 0))
+        """Whether a split has cases, according to the settings; `proxy` is the server's."""
+        return split not in ("holdout", "proxy") or bool(getattr(self, split, 0))
 
     def network(self) -> nn.Module:
         """The network, without reading the data."""
@@ -131,3 +136,7 @@ class Task(Settings):
     def prepare(self, progress: Progress | None = None) -> None:
         """Prepares all data into the cache, so that runs start at once."""
         self.problem(progress)
+
+
+def _no_loss(network: nn.Module, batch: Batch) -> Tensor:
+    raise NotImplementedError  # the server has no data to compute it on

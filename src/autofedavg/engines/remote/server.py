@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, DataError, RunError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
-from autofedavg.core.trainer import Batch
 from autofedavg.engines.remote.job import Job, without_paths
 from autofedavg.engines.remote.joining import JoinedSites, RemoteTransport, Said, about_data, join
 from autofedavg.experiment.config import parse_run
@@ -20,10 +18,12 @@ from autofedavg.experiment.environment import environment
 from autofedavg.experiment.folder import Ledger, read_json, read_toml
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.row_run import Work, run_row
+from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import check_run
 from autofedavg.experiment.secret import secret_of
 from autofedavg.experiment.selection import Paused, Seen
 from autofedavg.federation.port import Federation
+from autofedavg.federation.proxy import Proxy
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
     row, seeds = job.row, Seeds(job.seed)
     known = (path / "config.toml").exists()
     before = read_json(path / "environment.json").get("data", {}) if known else {}
-    server = Problem(row.task.network, _no_loss, {}, row.task.metric)
+    server = _problem(row)
     w0, layout = server.initial(seeds)
     if layout.describe() != job.network:
         raise ConfigError(
@@ -105,7 +105,10 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
         secret=secret,
         remote=True,
         metric=row.task.metric,
+        proxy=Proxy.of(server, row.training, seeds, torch.device("cpu")),
     )
+    if federation.proxy and job.threads:
+        torch.set_num_threads(job.threads)  # they change the last bits of what the server trains
 
     def about() -> dict[str, Any]:
         return environment(
@@ -115,14 +118,32 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
             asked_device="cpu",
             threads=job.threads,
             workers=len(job.sites),
-            data=about_data(said),
+            data={**about_data(said), **own},
             metric=row.task.metric,
             folds=list(row.folds),
             layers=list(row.method.layer_names(layout)),
         )
 
+    own = {"proxy": server.proxy.cases()["train"]} if server.proxy else {}
     cautions = [*row.method.cautions(len(job.sites)), *_other_versions(said)]
     return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
+
+
+def _problem(row: RunConfig) -> Problem:
+    """What the server knows of the problem, with its own data where the row asks for some.
+
+    Raises:
+        ConfigError: they are not on the server's disk.
+    """
+    try:
+        return row.task.server_problem()
+    except DataError as error:
+        raise ConfigError(
+            f"the server's own data (task.proxy) cannot be had: {error}",
+            where="the server",
+            remedy="put the data on the server's disk, below AUTOFEDAVG_DATA, or use a method that "
+            "needs none, with task.proxy = 0",
+        ) from error
 
 
 def _other_versions(said: Said) -> list[str]:
@@ -146,7 +167,3 @@ def _record_failure(path: Path, error: AutoFedAvgError) -> None:
                 folder.set_status("failed", str(error), type(error).__name__)
         except RunError:
             log.error("%s", error)
-
-
-def _no_loss(network: nn.Module, batch: Batch) -> Tensor:
-    raise NotImplementedError  # the server has no data to compute it on

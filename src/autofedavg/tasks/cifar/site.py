@@ -42,10 +42,16 @@ def cifar_loss(network: nn.Module, batch: CifarBatch) -> Tensor:
         batch: images (B, 3, 32, 32) in bytes, labels (B,), shift (B, 2) in 0..8 down and to the
             right within the padded image (4 and 4 leave it in place), flip (B,).
     """
+    logits = cifar_logits(network, batch)
+    return functional.cross_entropy(logits.float(), batch[1].to(logits.device))
+
+
+def cifar_logits(network: nn.Module, batch: CifarBatch) -> Tensor:
+    """The outputs (B, 10) for a batch, cropped, flipped and normalised."""
     device = next(network.parameters()).device
-    images, labels, shift, flip = (part.to(device) for part in batch)
-    logits = network(normalise(augment(images, shift, flip)))
-    return functional.cross_entropy(logits.float(), labels)
+    images, _, shift, flip = (part.to(device) for part in batch)
+    logits: Tensor = network(normalise(augment(images, shift, flip)))
+    return logits
 
 
 def augment(images: Tensor, shift: Tensor, flip: Tensor) -> Tensor:

@@ -15,13 +15,14 @@ from pydantic import model_validator
 from torch import nn
 
 from autofedavg.core.errors import DataError
-from autofedavg.core.problem import LocalData, Problem
+from autofedavg.core.problem import SERVER, LocalData, Problem
+from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress, Task
 from autofedavg.tasks.cifar import files
 from autofedavg.tasks.cifar.files import Cifar10Data, LabelledImages
 from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
-from autofedavg.tasks.cifar.site import CifarSite, cifar_loss, recipe
+from autofedavg.tasks.cifar.site import CifarSite, cifar_logits, cifar_loss, recipe
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from autofedavg.tasks.imaging.cache import data_home
 
@@ -72,6 +73,12 @@ class Cifar10(Task):
     train_on_holdout: bool = setting(
         False, origin="ours: decision 18", help="train also on the images set aside"
     )
+    proxy: int = setting(
+        0,
+        origin="ours",
+        help="training images at the server, drawn before the rest are dealt out",
+        ge=0,
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Cifar10:
@@ -82,6 +89,8 @@ class Cifar10(Task):
         return self
 
     def has(self, split: str) -> bool:
+        if split == "proxy":
+            return bool(self.proxy)
         return split in ("train", "test") or bool(self.holdout or self.holdout_images)
 
     def site_names(self) -> list[str]:
@@ -127,15 +136,52 @@ class Cifar10(Task):
                 len(parts["holdout"]),
                 self.train_on_holdout,
             )
-        return Problem(self.network, cifar_loss, sites, self.metric, steady=True)
+        return self._problem(data, sites)
+
+    def server_problem(self) -> Problem:
+        return (
+            self._problem(files.read(self.folder()), {}) if self.proxy else super().server_problem()
+        )
+
+    def _problem(self, data: Cifar10Data, sites: dict[str, LocalData]) -> Problem:
+        """The problem of these sites, and of the server's own images if there are any."""
+        own = self.server_images(data)
+        proxy = None
+        if len(own):
+            names = [f"train-{index:05d}" for index in own]
+            nothing = _taken(data.test, own[:0])
+            proxy = CifarSite(SERVER, _taken(data.train, own), names, nothing, [], 0, False)
+        return Problem(
+            self.network,
+            cifar_loss,
+            sites,
+            self.metric,
+            steady=True,
+            logits=cifar_logits,
+            proxy=proxy,
+        )
+
+    def server_images(self, data: Cifar10Data) -> np.ndarray:
+        """Indices of the server's training images: a random draw of the partition's seed."""
+        count = len(data.train.labels)
+        if self.proxy >= count:
+            raise DataError(
+                f"{self.proxy} images at the server leave none of {count} to the clients",
+                where=str(data.found.folder),
+                remedy="lower task.proxy",
+            )
+        random = Seeds(self.partition_seed).numpy(SERVER, Purpose.SPLIT)
+        return np.sort(random.permutation(count)[: self.proxy])
 
     def split(self, data: Cifar10Data) -> Split:
         """Site -> split -> indices of images, in the official order of the files."""
-        labels, K = data.train.labels, self.clients
+        left = np.delete(np.arange(len(data.train.labels)), self.server_images(data))
+        labels, K = data.train.labels[left], self.clients
         if self.partition == "heterogeneous":
             shares = heterogeneous(labels, K, self.concentration, self.partition_seed)
         else:
             shares = homogeneous(len(labels), K, self.partition_seed)
+        shares = [left[share] for share in shares]
         if len(data.test.labels) < K:
             raise DataError(
                 f"{len(data.test.labels)} test images are too few for {K} clients",
@@ -192,6 +238,7 @@ class Cifar10(Task):
                 for site, parts in split.items()
             },
             "validation_is": "holdout",
+            **({"proxy": self.proxy} if self.proxy else {}),
             "split_sha256": hashlib.sha256(identity.encode()).hexdigest(),
         }
 

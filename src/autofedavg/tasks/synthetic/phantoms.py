@@ -46,6 +46,12 @@ HOSPITALS = {
     ),
 }  # fmt: skip
 
+# A hospital that takes no part: its scans are the server's own data.
+SERVER_HOSPITAL = Hospital(
+    (0, 0, 0), (1.1, 1.1, 3.5), 0.9, 30.0, 25.0, (5.0, 11.0), (70.0, 130.0), (1, 3),
+    "vessels", 0.0,
+)  # fmt: skip
+
 
 def scan(
     hospital: Hospital, extent: tuple[float, float, float], random: np.random.RandomState

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,15 +17,17 @@ import nibabel as nib
 import numpy as np
 from pydantic import model_validator
 
+from autofedavg.core.problem import SERVER, LocalData, Problem
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, is_folder, new_folder, writing
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import BINARY, Case, Classes
+from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss
 from autofedavg.tasks.imaging.segmenter import ImageSegmenter
 from autofedavg.tasks.imaging.task import CaseFiles, SegmentationTask
-from autofedavg.tasks.synthetic.phantoms import HOSPITALS, VERSION, scan
+from autofedavg.tasks.synthetic.phantoms import HOSPITALS, SERVER_HOSPITAL, VERSION, Hospital, scan
 
 
 class SyntheticPipeline(Pipeline):
@@ -61,6 +64,9 @@ class Synthetic(SegmentationTask):
     )
     holdout: float = setting(
         0.0, origin="ours: decision 3", help="share of training cases set aside", ge=0, lt=1
+    )
+    proxy: int = setting(
+        0, origin="ours", help="cases at the server, of a hospital that is no site", ge=0
     )
     cache: str = setting(
         "", origin="ours", help="folder for the volumes; the user's cache folder when empty"
@@ -100,7 +106,8 @@ class Synthetic(SegmentationTask):
         cases = {s: {k: len(v) for k, v in parts.items()} for s, parts in table.items()}
         size = " x ".join(f"{length:g}" for length in self.extent)
         named = self.named(f"synthetic hospitals, version {VERSION}, seed {self.seed}, {size} mm")
-        return {"data": named, "cases": cases, "split_sha256": digest}
+        own = {"proxy": self.proxy} if self.proxy else {}
+        return {"data": named, "cases": cases, "split_sha256": digest, **own}
 
     def form(self) -> tuple[Pipeline, int, Classes]:
         return self.pipeline, 1, BINARY
@@ -108,20 +115,40 @@ class Synthetic(SegmentationTask):
     def segmenter(self) -> ImageSegmenter:
         return ImageSegmenter(self.pipeline, 1, ["lesion"])
 
+    def problem(self, progress: Progress | None = None) -> Problem:
+        return replace(super().problem(progress), proxy=self._server_data(progress))
+
+    def server_problem(self) -> Problem:
+        return replace(
+            super().server_problem(), loss=loss(self.pipeline), proxy=self._server_data(None)
+        )
+
+    def _server_data(self, progress: Progress | None) -> LocalData | None:
+        """The server's own cases; None if the settings ask for none."""
+        if not self.proxy:
+            return None
+        names = [f"{SERVER}-{number:04d}" for number in range(self.proxy)]
+        folder = self._home() / self._digest(f"{asdict(SERVER_HOSPITAL)}-{self.proxy}")
+        made = self._written(folder, ((SERVER_HOSPITAL, name) for name in names), progress)
+        store = self.store()
+        ready = [store.prepare(_case(made, name, "train")) for name in names]
+        for case in ready:
+            case.hold()
+        return SegmentationSite(
+            SERVER, {"train": ready}, self.pipeline, [*BINARY], 1 / len(HOSPITALS)
+        )
+
     def case_files(self, progress: Progress | None = None) -> CaseFiles:
         made = self._generate(progress)
         return {
-            site: [
-                Case(name, split, (made / f"{name}_image.nii.gz",), made / f"{name}_label.nii.gz")
-                for split, names in parts.items()
-                for name in names
-            ]
+            site: [_case(made, name, split) for split, names in parts.items() for name in names]
             for site, parts in self.split().items()
         }
 
     def memory(self) -> int:
         voxels = np.prod(np.array(self.extent) / np.array(self.pipeline.spacing))
         cases = sum(len(ids) for parts in self.split().values() for ids in parts.values())
+        cases += self.proxy
         # float16 image, uint8 label, and the label on its own grid.
         return int(cases * voxels * (2 + 1 + 2))
 
@@ -132,28 +159,44 @@ class Synthetic(SegmentationTask):
     def folder(self) -> Path:
         """The folder of these volumes; its name is a digest of all that they depend on."""
         looks = json.dumps({name: asdict(h) for name, h in HOSPITALS.items()}, sort_keys=True)
-        key = f"{VERSION}-{self.seed}-{self.extent}-{self.scale}-{looks}"
-        name = "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
-        return (Path(self.cache) if self.cache else cache_home()) / name
+        return self._home() / self._digest(f"{self.scale}-{looks}")
+
+    def _home(self) -> Path:
+        return Path(self.cache) if self.cache else cache_home()
+
+    def _digest(self, about: str) -> str:
+        key = f"{VERSION}-{self.seed}-{self.extent}-{about}"
+        return "synthetic-" + hashlib.sha256(key.encode()).hexdigest()[:12]
 
     def _generate(self, progress: Progress | None) -> Path:
-        """The folder with the volumes, generated on the first call."""
-        folder = self.folder()
-        if is_folder(folder):
-            return folder
-        wanted = [
-            (site, case)
+        """The folder with the sites' volumes, generated on the first call."""
+        wanted = (
+            (HOSPITALS[site], case)
             for site, parts in self.split().items()
             for ids in parts.values()
             for case in ids
-        ]
+        )
+        return self._written(self.folder(), wanted, progress)
+
+    def _written(
+        self, folder: Path, cases: Iterable[tuple[Hospital, str]], progress: Progress | None
+    ) -> Path:
+        """The folder with these volumes, generated on the first call."""
+        if is_folder(folder):
+            return folder
+        wanted = list(cases)
         with writing(folder.parent, "the volumes"), new_folder(folder, is_folder) as making:
-            for done, (site, case) in enumerate(wanted, 1):
+            for done, (hospital, case) in enumerate(wanted, 1):
                 random = Seeds(self.seed).numpy(case, Purpose.DATA)
-                image, label = scan(HOSPITALS[site], self.extent, random)
-                affine = np.diag([*HOSPITALS[site].spacing, 1.0])
+                image, label = scan(hospital, self.extent, random)
+                affine = np.diag([*hospital.spacing, 1.0])
                 for kind, values in (("image", image), ("label", label)):
                     nib.save(nib.Nifti1Image(values, affine), making / f"{case}_{kind}.nii.gz")
                 if progress:
                     progress("generating volumes", done, len(wanted))
         return folder
+
+
+def _case(folder: Path, name: str, split: str) -> Case:
+    image, label = (folder / f"{name}_{kind}.nii.gz" for kind in ("image", "label"))
+    return Case(name, split, (image,), label)
