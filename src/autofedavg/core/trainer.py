@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.cuda_graphs import Replays
-from autofedavg.core.errors import ConfigError
 from autofedavg.core.flat_optimiser import FlatOptimiser
 from autofedavg.core.forms import Form, reshaped
 from autofedavg.core.layout import no_counters
+from autofedavg.core.redrawn import redrawn
 from autofedavg.core.settings import Settings, setting
 
 Batch = Any
@@ -140,26 +140,8 @@ class LocalTrainer:
         )
 
     def drawn(self) -> Model:
-        """A model of new initial weights, from PyTorch's global generator.
-
-        They are drawn on the CPU, so that they are the same on every device.
-
-        Raises:
-            ConfigError: a module holds parameters and cannot draw them.
-        """
-        network = copy.deepcopy(self.network).cpu()
-        for name, module in network.named_modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
-            elif any(True for _ in module.parameters(recurse=False)):
-                raise ConfigError(
-                    f"{name or type(module).__name__} cannot draw new weights: "
-                    "it has no reset_parameters",
-                    where=type(network).__name__,
-                    remedy="give it one, or set method.initial = 'shared'",
-                )
-        return self.layout.read(network)
+        """A model of new initial weights, from PyTorch's global generator."""
+        return self.layout.read(redrawn(self.network))
 
     def load(self, model: Model) -> None:
         """Puts a model into the network."""
