@@ -9,13 +9,15 @@ from autofedavg.core.errors import AutoFedAvgError
 from autofedavg.core.seeds import Seeds
 from autofedavg.engines import ENGINES, REMOTE
 from autofedavg.federation.port import Federation
+from autofedavg.federation.proxy import Proxy
 from autofedavg.methods import METHODS
-from toy import METRIC, TRAINING, DirectFleet, mlp, norm_net, toy_problem
+from toy import CPU, METRIC, TRAINING, DirectFleet, mlp, norm_net, toy_problem
 
 
 def history(transport, method, problem) -> list[tuple]:
     """All that a run's outcome is made of, as bytes."""
-    federation = Federation(transport)
+    proxy = Proxy.of(problem, TRAINING, Seeds(7), CPU)
+    federation = Federation(transport, metric=METRIC, proxy=proxy)
     w, layout = problem.initial(Seeds(7))
     kept = []
     for state in method.rounds(federation, layout, 4, method.begin(federation, Round(0, w))):

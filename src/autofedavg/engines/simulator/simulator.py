@@ -201,7 +201,7 @@ class Simulator:
     ) -> Mapping[str, Message | NoReply]:
         if not self._workers:
             return self._groups[0].answer(verb, messages)
-        packed = self._arena.pack(messages)
+        packed = self._arena.pack(verb, messages)
         busy = [worker for worker in self._workers if worker.send(verb, packed)]
         asked = time.monotonic()
         answers: dict[str, Message | NoReply] = {}

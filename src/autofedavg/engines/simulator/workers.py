@@ -60,14 +60,18 @@ class Arena:
     def model(self, row: int) -> Model:
         return Model(self._tables["values"][row], self._tables["counters"][row])
 
-    def pack(self, messages: Mapping[str, Message]) -> dict[str, Packed]:
+    def pack(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Packed]:
         """Messages with their models replaced by rows of the arena; other tensors as they are.
 
         A model sent to everybody goes to the row for that; one of a single client's own to the
-        row of that client.
+        row of that client, but for one that it only scores: its row holds the w_k of the round.
         """
         models = {id(message.arrays.get("values")) for message in messages.values()}
-        homes = dict.fromkeys(messages, len(self._row)) if len(models) == 1 else self._row
+        homes: Mapping[str, int | None] = self._row
+        if len(models) == 1:
+            homes = dict.fromkeys(messages, len(self._row))
+        elif verb == "evaluate":
+            homes = dict.fromkeys(messages)
         return {name: self._packed(message, homes[name]) for name, message in messages.items()}
 
     def pack_answers(self, answers: Mapping[str, Message]) -> dict[str, Packed]:
@@ -81,14 +85,14 @@ class Arena:
         }
         return Message(found, facts)
 
-    def _packed(self, message: Message, home: int) -> Packed:
+    def _packed(self, message: Message, home: int | None) -> Packed:
         return {k: self._place(k, a, home) for k, a in message.arrays.items()}, message.facts
 
-    def _place(self, key: str, array: Tensor, home: int) -> Any:
+    def _place(self, key: str, array: Tensor, home: int | None) -> Any:
         kind, _, site = key.partition("/")
-        if kind not in self._tables:
+        row = self._row[site] if site in self._row else home
+        if kind not in self._tables or row is None:
             return array.numpy()
-        row = self._row[site] if site else home
         place = self._tables[kind][row]
         if place.shape != array.shape:  # a model of another form
             return array.numpy()
