@@ -90,7 +90,7 @@ class Arena:
 
     def _place(self, key: str, array: Tensor, home: int | None) -> Any:
         kind, _, site = key.partition("/")
-        row = self._row[site] if site in self._row else home
+        row = self._row.get(site, home)
         if kind not in self._tables or row is None:
             return array.numpy()
         place = self._tables[kind][row]
