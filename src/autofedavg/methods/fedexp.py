@@ -19,7 +19,7 @@ from autofedavg.methods.base import About
 
 
 class FedExP(AveragingMethod):
-    """w = w + eta_g Delta_bar, eta_g = max(1, sum_k p_k |Delta_k|^2 / 2(|Delta_bar|^2 + K eps))."""
+    """w = w + eta_g Delta_bar, eta_g = max(1, sum_k p_k ‖Delta_k‖^2 / 2(‖Delta_bar‖^2 + K eps))."""
 
     name: Literal["fedexp"] = "fedexp"
     about: ClassVar[About] = About(

@@ -15,7 +15,7 @@ from autofedavg.methods.shared.simplex import present, replaced, shares
 
 
 class GeneralizationAdjustment(AveragingMethod):
-    """G_k = score of w_k at k - score of w at k; a_k = a_k + (s_t / K) G_k / max_j |G_j|.
+    """G_k = score of w_k at k - score of w at k; a_k = a_k + (s_t / K) G_k / max_j abs(G_j).
 
     The weights are clipped to 0 .. 1, divided by their sum, and used in the next round. Scores are
     the study's metric on validation cases; s_t = step (1 - t/T).

@@ -17,11 +17,11 @@ from autofedavg.methods.shared.losses import positive
 
 
 class QFedAvg(AveragingMethod):
-    """Minimises sum_k L_k^{q+1}: w = w - sum_k L_k^q G_k / sum_k (q L_k^{q-1} |G_k|^2 + L_k^q/eta).
+    """Minimises sum_k L_k^{q+1}: w = w - sum_k L_k^q G_k / sum_k (q L_k^{q-1} ‖G_k‖^2 + L_k^q/eta).
 
     G_k = (w - w_k) / eta. Clients send eta, their step size in the round, with L_k, the loss of w
     on a few batches before training. In updates, the step is sum_k L_k^q Delta_k /
-    sum_k L_k^q (1 + q |Delta_k|^2 / (eta L_k)). That makes steps very short with Adam, whose
+    sum_k L_k^q (1 + q ‖Delta_k‖^2 / (eta L_k)). That makes steps very short with Adam, whose
     updates are no multiples of gradients.
     """
 
