@@ -40,18 +40,17 @@ class FlatOptimiser:
     ) -> None:
         self._kind, self._weights, self._gradient = kind, [weights], [gradient]
         self._betas, self._momentum, self._decay = betas, momentum, weight_decay
-        self._in_place = in_place
-        self._rate: float | Tensor = torch.zeros((), device=weights.device) if in_place else 0.0
+        self._place = torch.zeros((), device=weights.device) if in_place else None  # of the rate
+        self._rate: float | Tensor = 0.0 if self._place is None else self._place
         self._buffer: list[Tensor | None] = [None]
         self._moments: tuple[list[Tensor], ...] = ()
 
     def restart(self, rate: float) -> None:
         """A new step size, and no memory of earlier steps."""
-        if not self._in_place:
+        if self._place is None:
             self._rate, self._buffer, self._moments = rate, [None], ()
             return
-        if isinstance(self._rate, Tensor):
-            self._rate.fill_(rate)
+        self._place.fill_(rate)
         for tensor in self.state():
             tensor.zero_()
 
@@ -90,7 +89,7 @@ class FlatOptimiser:
             [],
             counts,
             foreach=False,
-            capturable=self._in_place,
+            capturable=self._place is not None,
             fused=True,
             amsgrad=False,
             beta1=self._betas[0],

@@ -276,7 +276,7 @@ class Stream:
         with torch.random.fork_rng(devices=self._gpus):
             cpu, *gpus = self._states
             torch.default_generator.set_state(cpu)
-            for device, state in zip(self._gpus, gpus, strict=True):
+            for device, state in zip(self._gpus, gpus, strict=True):  # pragma: no cover - on a GPU
                 torch.cuda.set_rng_state(state, device)
             yield
             self._states = self._now()

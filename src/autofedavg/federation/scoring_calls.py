@@ -150,8 +150,8 @@ class ScoringCalls(LearningCalls):
         self.personal_rows = {name: scores for name, (_, scores) in found.items()}
         for name, (digest, scores) in found.items():
             self.personal.predictors[name] = digest
-            if metric is not None:
-                self.personal.scores[name] = Scores(tuple(scores)).by_site(metric)[name]
+            found_scores = Scores(tuple(scores)).by_site(metric or self.metric)
+            self.personal.scores[name] = found_scores[name]
 
     def validate_local(self, t: int, w_k: Bank, metric: str) -> dict[str, float]:
         """The mean validation score of its own w_k, of every client that trained in round t.
