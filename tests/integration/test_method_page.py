@@ -68,4 +68,5 @@ def test_no_row_of_the_study_must_equal_fedavg(made) -> None:
     from autofedavg.experiment.forecast import forecast
 
     seen = forecast(read_study("methods-demo"))
-    assert {row["name"]: row["equals_fedavg"] for row in seen["rows"] if row["equals_fedavg"]} == {}
+    same = {row["name"] for row in seen["rows"] if row["equals_fedavg"]}
+    assert same == {"fedbn"}  # the synthetic task's network has no normalisation with numbers
