@@ -102,6 +102,7 @@ class RunConfig:
                 if known
                 else "use a task with the setting proxy, such as synthetic or cifar10",
             )
+        self.method.check_exchange(self.exchange, self.general.quorum, sites)
         for name, n in quorums.items():
             if n > sites:
                 raise ConfigError(

@@ -174,6 +174,7 @@ class RunLoop:
                 "bytes_down": sum(cost.down for cost in account.values()),
                 "bytes_up": sum(cost.up for cost in account.values()),
                 "answered": list(state.w_k.sites) if state.w_k else [],
+                **federation.take_remarks(),
                 "events": federation.take_events(),
                 "time": time.time(),
             }
@@ -181,7 +182,7 @@ class RunLoop:
         known = asdict(best)
         models = known.pop("models")
         facts = {"models": models, "best": known, "network": self.layout.describe()}
-        if state.personal:
+        if federation.personal.states:
             facts["personal"] = asdict(federation.personal)
         save_state(self.folder, state, facts, federation.copies())
         return Seen(state.t, self.general.rounds, validation["mean"], alpha, federation.names)

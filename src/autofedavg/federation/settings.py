@@ -15,6 +15,8 @@ CALLS = (
     "share_models",
     "update_beta",
     "differentiate",
+    "share_keys",
+    "masked_gradient",
     "evaluate",
     "validate_local",
     "class_counts",

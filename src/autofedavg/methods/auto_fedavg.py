@@ -10,14 +10,20 @@ from pydantic import model_validator
 from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.core.bank import LayerKind, Layout
 from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.blind import BOUNDS, BlindPlan
 from autofedavg.core.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
+from autofedavg.federation.secure_sum import LEAST_SITES
+from autofedavg.federation.settings import Exchange
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
+from autofedavg.methods.shared.blind import Blind
+
+RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
 
 
 class AutoFedAvg(Method):
@@ -30,7 +36,7 @@ class AutoFedAvg(Method):
         rule="w = sum_k alpha_k w_k, alpha = gamma(beta); sites learn beta by their own loss",
         fedavg="where no step moves beta: it then has even weights",
         use="sites differ in data or quality, and nobody knows which to trust",
-        needs="validation cases at every site; sites see each other's models",
+        needs="validation cases at every site; sites see each other's models, but for blind",
         keeps="server K numbers (beta); sites K, within a learning round",
     )
     constraint: Literal["dirichlet", "softmax"] = setting(
@@ -39,11 +45,20 @@ class AutoFedAvg(Method):
     weights: Literal["network", "layer"] = setting(
         "network", origin="paper Sec. 3.2", help="one alpha per client, or one per client and layer"
     )
+    learning: Literal["clients", "server", "blind"] = setting(
+        "clients",
+        origin="paper Sec. 3.3 (clients); ours: decisions 34 (server), 62 (blind)",
+        help="who steps on beta: clients, on all models; the server, on their gradients; or each "
+        "client on its own number, with masked sums (blind)",
+    )
     t0: int = setting(
         1, origin="paper Sec. 4.2.1", help="rounds between two LearnAggWeight calls", ge=1
     )
     S: int = setting(
-        20, origin="ours: decision 4", help="steps on beta in a LearnAggWeight call", ge=1
+        lambda known: 1 if known.get("learning") == "blind" else 20,
+        origin="ours: decision 4 (20), decision 62 (1 for blind)",
+        help="steps on beta in a LearnAggWeight call",
+        ge=1,
     )
     beta0: float = setting(
         lambda known: 6.0 if known.get("constraint") == "dirichlet" else 0.0,
@@ -56,8 +71,9 @@ class AutoFedAvg(Method):
         help="Adam at the server on the mean gradient; sgd is Algorithm 1 to the letter",
     )
     beta_rate: float = setting(
-        lambda known: 0.1 if known.get("constraint") == "dirichlet" else 0.02,
-        origin="ours: decision 4 (0.1 for the Dirichlet, 0.02 for the softmax)",
+        lambda known: RATES[known.get("learning") == "blind"][known.get("constraint", "dirichlet")],
+        origin="ours: decision 4 (0.1 for the Dirichlet, 0.02 for the softmax), decision 62 (1.0 "
+        "and 0.3 for blind)",
         help="step size of beta",
         gt=0,
     )
@@ -86,12 +102,6 @@ class AutoFedAvg(Method):
         help="steps a client takes on beta before the server averages",
         ge=1,
     )
-    learning: Literal["clients", "server"] = setting(
-        "clients",
-        origin="paper Sec. 3.3 (clients); ours: decision 34 (server)",
-        help="who steps on beta: clients, on all models, or the server, on their gradients",
-    )
-
     objective: Literal["even", "size"] = setting(
         "even",
         origin="paper Alg. 1 (even); ours: decision 40 (size)",
@@ -99,15 +109,39 @@ class AutoFedAvg(Method):
     )
 
     clip_steps: float = setting(
-        100.0,
-        origin="ours: decision 45",
+        lambda known: 0.0 if known.get("learning") == "blind" else 100.0,
+        origin="ours: decision 45 (100), decision 62 (none for blind)",
         help="steps on beta more than so many times the others' median do not count; 0: no limit",
         ge=0,
         allow_inf_nan=False,
     )
 
+    sketch: int = setting(
+        lambda known: 65536 if known.get("learning") == "blind" else 0,
+        origin="ours: decision 62",
+        help="blind: most numbers that a gradient is sent as, a CountSketch; 0: all of them",
+        ge=0,
+    )
+    batches: int = setting(
+        lambda known: 4 if known.get("learning") == "blind" else 1,
+        origin="ours: decision 62 (4); Algorithm 1 takes a step on each",
+        help="blind: mini-batches that a client's gradient is the mean of",
+        ge=1,
+    )
+    show_weights: bool = setting(
+        False,
+        origin="ours: decision 62",
+        help="blind: clients send their weights in clear, so that alpha is recorded",
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
+        if self.learning == "blind":
+            self._fits_blind()
+        else:
+            for name, without in (("sketch", 0), ("batches", 1), ("show_weights", False)):
+                if getattr(self, name) != without:
+                    raise ValueError(f"{name} needs learning = 'blind'; leave it out")
         if self.steps_per_message > self.S:
             raise ValueError(
                 f"steps_per_message = {self.steps_per_message} is more than S = {self.S}, all steps"
@@ -126,6 +160,23 @@ class AutoFedAvg(Method):
             raise ValueError(f"{error.what}; {error.remedy}") from error
         return self
 
+    def _fits_blind(self) -> None:
+        """Refuses settings that blind learning cannot follow."""
+        nothing = {"S": 1, "reinitialise": False, "smoothing": 0.0, "clip_steps": 0.0}
+        for name, only in nothing.items():
+            if getattr(self, name) != only:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} does nothing with learning = 'blind', one "
+                    f"step a call that each client takes alone; leave it out, or set {only!r}"
+                )
+        if self.constraint == "dirichlet" and self.keep_above_one != "floor":
+            raise ValueError("learning = 'blind' needs keep_above_one = 'floor'")
+        low, high = BOUNDS[self.constraint]
+        if not low <= self.beta0 <= high:
+            raise ValueError(
+                f"beta0 = {self.beta0} is out of bounds for learning = 'blind'; use {low} to {high}"
+            )
+
     @property
     def learns_on(self) -> str:
         return self.learn_on
@@ -137,10 +188,41 @@ class AutoFedAvg(Method):
                 where="method",
                 remedy="use at least two sites, or the method local-only",
             )
+        if self.learning == "blind" and sites < LEAST_SITES:
+            raise ConfigError(
+                f"learning = 'blind' hides a site among others, and there are {sites}",
+                where="method.learning",
+                remedy=f"use at least {LEAST_SITES} sites, or learning = 'clients'",
+            )
+
+    def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
+        if self.learning != "blind":
+            return
+        if exchange.up != "float32":
+            raise ConfigError(
+                f"exchange.up = {exchange.up!r} does nothing with learning = 'blind', whose sums "
+                "are integers",
+                where="exchange.up",
+                remedy="leave it out",
+            )
+        for call in ("local_train", "share_keys", "masked_gradient"):
+            if exchange.quorum(call, quorum, sites) < LEAST_SITES:
+                raise ConfigError(
+                    f"a quorum of {exchange.quorum(call, quorum, sites)} is too small for "
+                    "learning = 'blind', which hides a site among others",
+                    where="quorum",
+                    remedy=f"use {LEAST_SITES} or more, or 0 for all",
+                )
 
     def cautions(self, sites: int) -> list[str]:
         if self.learning == "clients":
             return []
+        if self.learning == "blind":
+            return [
+                "learning = 'blind' hides models from a server that follows the protocol; it deals "
+                f"out the sites' keys. With c sites it can see the sum of the other {sites} - c "
+                "(decision 62)"
+            ]
         if self.constraint == "softmax":
             why = "the softmax draws nothing, so a site knows the weights they are mixed with"
         elif sites == 2:
@@ -181,11 +263,28 @@ class AutoFedAvg(Method):
             clip=self.clip_steps,
         )
 
+    def blind(self) -> Blind:
+        """The constants of blind learning."""
+        plan = BlindPlan(
+            self.constraint,
+            self.beta0,
+            BetaOptimiser(self.beta_optimiser, self.beta_rate),
+            self.layer if self.weights == "layer" else None,
+            self.sketch,
+            self.show_weights,
+        )
+        by_size = self.objective == "size"
+        return Blind(plan, self.t0, self.learn_on, self.mode, self.batches, by_size)
+
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         asked = super().asks(t, T, layout)
+        if self.learning == "blind":
+            return asked | self.blind().asks(t)
         return asked if t % self.t0 else asked | self.plan(layout, T).asks()
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
+        if self.learning == "blind":
+            return self.blind().rounds(federation, layout, T, start)
         return auto_fedavg(federation, self.plan(layout, T), start)

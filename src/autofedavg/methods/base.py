@@ -18,6 +18,7 @@ from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 
 Family = Literal[
     "averaging",
@@ -76,6 +77,9 @@ class Method(Settings):
         """Refuses a federation this method cannot work with."""
         if sites < 1:
             raise ConfigError("there is no site", where="method", remedy="add a site")
+
+    def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
+        """Refuses encodings and quorums that this method cannot work with."""
 
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
         """Why, with these sites, network and training, it must equal FedAvg; nothing if not."""
