@@ -253,8 +253,9 @@ class RunLoop:
     def _test(self, watch: Watcher | None) -> None:
         """Scores the selected models, and the last global one, and writes scores.csv."""
         T, K = self.general.rounds, self.federation.K
-        where = where_tested(self.general.test_local, K)
-        if where != "full":
+        shown = self.method.shows_models
+        where = where_tested(self.general.test_local, K) if shown else "none"
+        if where != "full" and shown:
             tests = local_tests(self.general.test_local, K)
             log.info("sites' own models: %d tests (%s) instead of %d", tests, where, K * K)
         total = 1 + {"full": K, "own": 1, "none": 0}[where]

@@ -17,11 +17,10 @@ from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
-from autofedavg.federation.secure_sum import LEAST_SITES
 from autofedavg.federation.settings import Exchange
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
-from autofedavg.methods.shared.blind import Blind
+from autofedavg.methods.shared.blind import CAUTION, Blind, check_exchange, check_sites
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
 
@@ -181,6 +180,24 @@ class AutoFedAvg(Method):
     def learns_on(self) -> str:
         return self.learn_on
 
+    @property
+    def shows_models(self) -> bool:
+        return self.learning != "blind"
+
+    def sketched_bytes(self, layout: Layout) -> int:
+        return self.blind().bytes_of(layout)
+
+    def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
+        calls, fedavg = T // self.t0, 2 * T * layout.nbytes
+        S = 20 if self.learning == "blind" else self.S
+        blind = self if self.learning == "blind" else AutoFedAvg(learning="blind")
+        sums = (T - 1) // self.t0 * blind.sketched_bytes(layout)
+        return {
+            "clients": calls * (sites - 1) * layout.nbytes / fedavg,
+            f"server (S = {S})": 2 * calls * S * layout.nbytes / fedavg,
+            "blind": sums / fedavg,
+        }
+
     def check(self, sites: int) -> None:
         if sites < 2:
             raise ConfigError(
@@ -188,41 +205,18 @@ class AutoFedAvg(Method):
                 where="method",
                 remedy="use at least two sites, or the method local-only",
             )
-        if self.learning == "blind" and sites < LEAST_SITES:
-            raise ConfigError(
-                f"learning = 'blind' hides a site among others, and there are {sites}",
-                where="method.learning",
-                remedy=f"use at least {LEAST_SITES} sites, or learning = 'clients'",
-            )
+        if self.learning == "blind":
+            check_sites(sites)
 
     def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
-        if self.learning != "blind":
-            return
-        if exchange.up != "float32":
-            raise ConfigError(
-                f"exchange.up = {exchange.up!r} does nothing with learning = 'blind', whose sums "
-                "are integers",
-                where="exchange.up",
-                remedy="leave it out",
-            )
-        for call in ("local_train", "share_keys", "masked_gradient"):
-            if exchange.quorum(call, quorum, sites) < LEAST_SITES:
-                raise ConfigError(
-                    f"a quorum of {exchange.quorum(call, quorum, sites)} is too small for "
-                    "learning = 'blind', which hides a site among others",
-                    where="quorum",
-                    remedy=f"use {LEAST_SITES} or more, or 0 for all",
-                )
+        if self.learning == "blind":
+            check_exchange(exchange, quorum, sites)
 
     def cautions(self, sites: int) -> list[str]:
         if self.learning == "clients":
             return []
         if self.learning == "blind":
-            return [
-                "learning = 'blind' hides models from a server that follows the protocol; it deals "
-                f"out the sites' keys. With c sites it can see the sum of the other {sites} - c "
-                "(decision 62)"
-            ]
+            return [CAUTION.format(sites)]
         if self.constraint == "softmax":
             why = "the softmax draws nothing, so a site knows the weights they are mixed with"
         elif sites == 2:
@@ -279,7 +273,7 @@ class AutoFedAvg(Method):
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         asked = super().asks(t, T, layout)
         if self.learning == "blind":
-            return asked | self.blind().asks(t)
+            return asked | self.blind().asks(t, T)
         return asked if t % self.t0 else asked | self.plan(layout, T).asks()
 
     def rounds(

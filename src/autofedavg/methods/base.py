@@ -73,6 +73,11 @@ class Method(Settings):
         """Whether every client must answer every call, whatever the quorum."""
         return False
 
+    @property
+    def shows_models(self) -> bool:
+        """Whether the server sees each client's own model; where not, none of them is scored."""
+        return True
+
     def check(self, sites: int) -> None:
         """Refuses a federation this method cannot work with."""
         if sites < 1:
@@ -95,6 +100,14 @@ class Method(Settings):
     def models_validated(self, sites: int) -> int:
         """Models of the one predictor that every site validates."""
         return 1
+
+    def sketched_bytes(self, layout: Layout) -> int:
+        """Bytes that a sum of gradients moves per client, both ways, where there is one."""
+        return 0
+
+    def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
+        """Traffic of learning the weights in each way, over FedAvg's; nothing without a choice."""
+        return {}
 
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         """The layers that alpha has a weight each for; empty with one weight per client."""

@@ -106,7 +106,8 @@ class Policy:
         found = self._row.method.asks(t, T, self._layout)
         scored = found.pop("evaluate", [])
         found["local_train"] = [{"T": T, **how} for how in found["local_train"]]
-        found.setdefault("validate_local", [{"metric": self._row.task.metric}])
+        if self._row.method.shows_models:
+            found["validate_local"] = [{"metric": self._row.task.metric}]
         # A site without a personal model scores the global one alone, or is asked for one it keeps.
         kinds = [*scored, {}] if any(scored) else scored
         found["evaluate"] = [{"split": "validation", **how} for how in kinds]

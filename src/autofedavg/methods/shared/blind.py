@@ -17,12 +17,23 @@ import torch
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.blind import BlindPlan, Lesson
-from autofedavg.core.errors import AutoFedAvgError
+from autofedavg.core.errors import AutoFedAvgError, ConfigError
 from autofedavg.core.site import Facts
 from autofedavg.federation.blind_calls import TrainSum
 from autofedavg.federation.port import Federation
+from autofedavg.federation.secure_sum import LEAST_SITES
+from autofedavg.federation.settings import Exchange
 
 log = logging.getLogger(__name__)
+
+TOO_SMALL = (
+    "round %d: the gradient's cosines with the sites' own steps are %.2g, below the %.2g that "
+    "method.sketch = %d resolves; use a larger one"
+)
+CAUTION = (
+    "learning = 'blind' hides models from a server that follows the protocol; it deals out the "
+    "sites' keys. Together with c sites it sees the sum of the other {} - c (decision 62)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,45 +56,56 @@ class Blind:
     batches: int
     by_size: bool
 
-    def asks(self, t: int) -> dict[str, list[Facts]]:
+    def asks(self, t: int, T: int) -> dict[str, list[Facts]]:
         """What round t asks of a client, besides what FedAvg does."""
         asked: dict[str, list[Facts]] = {
             "local_train": [{"blind": self.plan.note()}],
             "share_keys": [{}],
-            "validate_local": [],  # sites' own models are not scored, either
         }
         gradient = {"blind": self.plan.note(), "size": self.by_size, **self._how()}
-        return asked if t % self.t0 else asked | {"masked_gradient": [gradient]}
+        return asked | {"masked_gradient": [gradient]} if self._learns(t) and t < T else asked
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
-        """Server executes: T rounds; yields the state after each."""
-        w, memory, small = start.w, dict(start.memory), False
+        """Server executes: T rounds; yields the state after each.
+
+        Gradients at w^t are taken as round t + 1 begins: sites then have w^t from its validation.
+        """
+        w, memory = start.w, start.memory
         if not isinstance(w, Model):
             raise AutoFedAvgError("blind learning needs a global model", where="auto-fedavg")
-        numbers = self.plan.sketch_of(layout).size
+        sketch = self.plan.sketch_of(layout).size
+        resolution = 1 / math.sqrt(sketch) if sketch < layout.trainable else 0.0
+        warned = False
         for t in range(start.t + 1, T + 1):
-            lesson = Lesson(memory["y"], memory["U"]) if "y" in memory else None
+            said: Facts = {"numbers": sketch, "of": layout.trainable}
+            lesson = None
+            if self._learns(t - 1):
+                how = {"size": self.by_size, **self._how()}
+                y, said["learning_loss"] = federation.masked_gradient(
+                    t - 1, w, plan=self.plan, layout=layout, **how
+                )
+                lesson = Lesson(y, memory["U"])
             found = federation.masked_train(t, w, T=T, plan=self.plan, layout=layout, lesson=lesson)
             w, memory = found.w, {"U": found.total}
-            said: Facts = {"loss": found.loss}
+            said["loss"] = found.loss
             if found.cosine is not None:
-                said |= {"cosine": found.cosine, "resolution": 1 / math.sqrt(numbers)}
-                if found.cosine < said["resolution"] and numbers < layout.trainable and not small:
-                    small = True
-                    log.warning(
-                        "round %d: the sites' cosines are %.2g, below the %.2g that method.sketch "
-                        "= %d resolves: use a larger one", t, found.cosine, said["resolution"],
-                        self.plan.sketch,
-                    )  # fmt: skip
-            if learn := t % self.t0 == 0:
-                memory["y"], said["learning_loss"] = federation.masked_gradient(
-                    t, w, plan=self.plan, layout=layout, size=self.by_size, **self._how()
-                )
+                said |= {"cosine": found.cosine, "resolution": resolution}
+                if found.cosine < resolution and not warned:
+                    warned = True
+                    log.warning(TOO_SMALL, t, found.cosine, resolution, self.plan.sketch)
             federation.remark({"blind": said, "answered": list(found.sites)})
             alpha = self._alpha(federation, found)
-            yield Round(t, w, alpha=alpha, learned=learn, memory=memory)
+            yield Round(t, w, alpha=alpha, learned=lesson is not None, memory=memory)
+
+    def bytes_of(self, layout: Layout) -> int:
+        """Bytes that learning moves per client and call: integers up, float32 down."""
+        return 8 * self.plan.sketch_of(layout).size
+
+    def _learns(self, t: int) -> bool:
+        """Whether gradients are taken at the model of round t."""
+        return t > 0 and t % self.t0 == 0
 
     def _how(self) -> Facts:
         return {"data": self.data, "mode": self.mode, "batches": self.batches}
@@ -97,3 +119,31 @@ class Blind:
             alpha[row] = found.u[name]
         alpha = alpha / alpha.sum(dim=0)
         return alpha if self.plan.layers else alpha[:, 0]
+
+
+def check_sites(sites: int) -> None:
+    """Refuses a federation in which nobody could hide."""
+    if sites < LEAST_SITES:
+        raise ConfigError(
+            f"learning = 'blind' hides a site among others, and there are {sites}",
+            where="method.learning",
+            remedy=f"use at least {LEAST_SITES} sites, or learning = 'clients'",
+        )
+
+
+def check_exchange(exchange: Exchange, quorum: int, sites: int) -> None:
+    """Refuses encodings that sums cannot have, and quorums in which nobody could hide."""
+    if exchange.up != "float32":
+        raise ConfigError(
+            f"exchange.up = {exchange.up!r} does nothing with learning = 'blind': sums are integers",
+            where="exchange.up",
+            remedy="leave it out",
+        )
+    for call in ("local_train", "share_keys", "masked_gradient"):
+        needed = exchange.quorum(call, quorum, sites)
+        if needed < LEAST_SITES:
+            raise ConfigError(
+                f"learning = 'blind' hides a site among others, and a quorum of {needed} does not",
+                where=f"exchange.quorums.{call}" if call in exchange.quorums else "quorum",
+                remedy=f"use {LEAST_SITES} or more, or 0 for all",
+            )
