@@ -26,7 +26,7 @@ try:
     )
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-except ImportError as error:  # pragma: no cover - the extra `blind` is not installed
+except ImportError as error:
     raise missing_extra("blind", "cryptography") from error
 
 KEY = 64  # characters of a key: 32 bytes in sixteens

@@ -135,7 +135,7 @@ def check_exchange(exchange: Exchange, quorum: int, sites: int) -> None:
     """Refuses encodings that sums cannot have, and quorums in which nobody could hide."""
     if exchange.up != "float32":
         raise ConfigError(
-            f"exchange.up = {exchange.up!r} does nothing with learning = 'blind': sums are integers",
+            f"exchange.up = {exchange.up!r} does nothing with learning = 'blind'",
             where="exchange.up",
             remedy="leave it out",
         )
