@@ -52,7 +52,7 @@ class Sketch:
 
     @classmethod
     def of(cls, length: int, layers: Layers | None, most: int) -> Sketch:
-        """A map of `length` numbers to at most `most`; 0 keeps all of them.
+        """A map of `length` numbers to at most `most`, but for a bucket a layer; 0 keeps them all.
 
         With `layers` every layer has buckets of its own: half of them are dealt out evenly, and a
         layer that fits is exact; the others share the rest in proportion to their lengths.
