@@ -94,10 +94,9 @@ class Sketch:
         return torch.cat(found)
 
     def inner(self, one: Tensor, other: Tensor) -> Tensor:
-        """<a, b> of every part, from R a and R b: (P,) in float64 on the CPU."""
-        products = one.double() * other.double()
+        """<a, b> of every part, from R a and R b in float64: (P,)."""
         sizes = [part.buckets for part in self.parts]
-        return torch.stack([piece.sum() for piece in torch.split(products, sizes)]).cpu()
+        return torch.stack([piece.sum() for piece in torch.split(one * other, sizes)])
 
 
 @lru_cache(maxsize=2)
