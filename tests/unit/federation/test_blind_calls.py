@@ -90,7 +90,7 @@ def test_weights_are_learned_and_shown_only_where_asked_for():
 def test_a_learning_round_has_the_effect_of_the_servers_step():
     """Without masks' lag in between: u of round 2 is the softmax step of learning = "server"."""
     problem = toy_problem(4, mlp, dtype=torch.float64)
-    how = {"constraint": "softmax", "beta_optimiser": "sgd", "beta_rate": 2.0}
+    how = {"constraint": "softmax", "beta_optimiser": "sgd", "beta_rate": 20.0}
     blind = blind_run(
         DirectFleet(problem), problem, rounds=2, batches=1, sketch=0, show_weights=True, **how
     )

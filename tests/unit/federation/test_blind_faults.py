@@ -32,10 +32,8 @@ def test_a_lost_site_is_left_out_of_a_new_attempt(verb):
         (["A", "B", "D"], 2),
     ]
     events = federation.take_events()
-    assert [(e["site"], e["what"]) for e in events if e["call"] == verb] == [
-        ("C", "lost"),
-        ("C", "returned"),
-    ]
+    assert [(e["call"], e["site"]) for e in events if e["what"] == "lost"] == [(verb, "C")]
+    assert [e["site"] for e in events if e["what"] == "returned"] == ["C"]
 
 
 def test_without_a_lost_site_the_sum_is_that_of_the_others():
@@ -133,7 +131,8 @@ def test_a_site_that_joins_late_is_asked_for_its_key_then():
     federation = federation_of(fleet, quorum=3, exchange=Exchange(retries=0))
     blind_run(fleet, problem, federation=federation, rounds=2)
     assert [len(m.facts["sum"]["keys"]) for m in fleet.sent("local_train", "A")] == [3, 4]
-    assert [m.facts["t"] for m in fleet.sent("share_keys")] == [1, 1, 1, 1, 1]
+    assert [m.facts["t"] for m in fleet.sent("share_keys")] == [1, 1, 1, 1, 1, 2]
+    assert [m.facts["t"] for m in fleet.sent("share_keys", "D")] == [1, 1, 2]
 
 
 # --- sites that forget, or say something wrong -----------------------------------------------
@@ -241,7 +240,9 @@ def test_a_site_whose_key_never_stays_ends_the_run():
 def test_a_model_that_moved_too_far_is_an_error_that_says_what_to_do():
     problem = toy_problem(3)
     fleet = DirectFleet(problem, replace_rate(1e6))
-    with pytest.raises(TrainingError, match=r"beyond 8\.5.*lower training\.learning_rate"):
+    with pytest.raises(
+        TrainingError, match=r"beyond 42\.7, the limit.*lower training\.learning_rate"
+    ):
         blind_run(fleet, problem)
 
 
@@ -267,7 +268,9 @@ def test_a_gradient_that_is_too_long_is_scaled_and_logged(caplog):
 def requests(problem) -> dict[str, Message]:
     """What A is asked in a round with a lesson, and for a gradient."""
     fleet = DirectFleet(problem)
-    blind_run(fleet, problem, rounds=2, objective="size")
+    w0, layout = problem.initial(Seeds(7))
+    method = AutoFedAvg(learning="blind", objective="size")
+    list(method.rounds(federation_of(fleet), layout, 2, Round(0, w0)))
     found = {verb: m for verb, site, m in fleet.asked if site == "A"}
     return {"fleet": fleet, **found}
 
@@ -327,4 +330,6 @@ def test_models_may_come_down_in_any_encoding(down):
         fleet, problem, federation=federation_of(fleet, exchange=Exchange(down=down))
     )
     exact = blind_run(DirectFleet(problem), problem)
-    torch.testing.assert_close(states[-1].w.values, exact[-1].w.values, rtol=0, atol=0.1)
+    torch.testing.assert_close(states[0].w.values, exact[0].w.values, rtol=0, atol=0.02)
+    assert not torch.equal(states[0].w.values, exact[0].w.values)
+    assert len(states) == len(exact)
