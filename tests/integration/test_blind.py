@@ -182,11 +182,15 @@ class Flat(nn.Module):
         self.w = nn.Parameter(torch.zeros(numbers))
 
 
+def mean_squared_distance(network: nn.Module, target: torch.Tensor) -> torch.Tensor:
+    return half_squared_distance(network, target) / network.w.numel()
+
+
 def test_learning_every_round_adds_at_most_two_percent_to_fedavgs_traffic():
     """A network of VGG-9's size, 16 sites, m = 65,536, t0 = 1: counted at the port."""
     numbers = Layout.of(vgg9(10)).trainable
     sites = {f"site-{k:02}": PointSite((0.1 * k,), (0.0,)) for k in range(16)}
-    problem = Problem(lambda: Flat(numbers), half_squared_distance, sites, METRIC)
+    problem = Problem(lambda: Flat(numbers), mean_squared_distance, sites, METRIC)
     moved = {}
     for name, t0 in (("blind", 1), ("never", 100)):
         moved[name] = _bytes(problem, AutoFedAvg(learning="blind", t0=t0))
