@@ -110,11 +110,21 @@ def test_the_same_attempt_is_not_answered_for_other_sites_or_keys(sums):
 
 def test_sites_only_leave_a_sum_and_attempts_only_rise(sums):
     sums["A"].part(content(0), over(sums, SITES[:3], attempt=2), 1, "local_train")
-    with pytest.raises(TrainingError, match=r"attempt 1 for .* comes after \(2, "):
+    with pytest.raises(TrainingError, match=r"attempt 1 for .* comes after attempt 2 for"):
         sums["A"].part(content(0), over(sums, SITES[:3]), 1, "local_train")
     with pytest.raises(TrainingError, match="attempt 3 for"):
         sums["A"].part(content(0), over(sums, SITES, attempt=3), 1, "local_train")
     sums["A"].part(content(0), over(sums, SITES[:3], attempt=3), 1, "local_train")
+
+
+def test_an_earlier_round_is_not_answered_again(sums):
+    sums["A"].part(content(0), over(sums), 2, "local_train")
+    with pytest.raises(TrainingError, match="round 2 was answered already"):
+        sums["A"].part(content(0), over(sums), 1, "local_train")
+    sums["A"].part(content(0), over(sums), 1, "masked_gradient")
+    sums["A"].part(content(0), over(sums), 3, "local_train")
+    sums["A"].renewed()  # a server that resumes the run asks for new keys
+    sums["A"].part(content(0), over(sums), 1, "local_train")
 
 
 def test_a_new_key_brings_no_earlier_mask_back(sums):
