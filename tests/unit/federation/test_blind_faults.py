@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autofedavg.algorithm import Round
 from autofedavg.core.errors import ConfigError, FederationError, TrainingError
@@ -260,6 +262,49 @@ def test_a_gradient_that_is_too_long_is_scaled_and_logged(caplog):
     assert "its gradient is scaled from" in caplog.text
     clipped = [event for event in federation.take_events() if event["what"] == "clipped"]
     assert clipped[0]["reason"] == "the gradient of 3 of 3 sites was too long, and was scaled"
+
+
+ANYTHING = st.builds(
+    Message,
+    st.dictionaries(
+        st.sampled_from(["narrow", "wide", "values"]),
+        st.sampled_from(
+            [
+                torch.zeros(51, dtype=torch.int32),
+                torch.zeros(4, dtype=torch.int64),
+                torch.zeros(51),
+                torch.zeros(0, dtype=torch.int32),
+            ]
+        ),
+        max_size=2,
+    ),
+    st.dictionaries(
+        st.sampled_from(["key", "kept", "u", "missing", "error"]),
+        st.none() | st.booleans() | st.text(max_size=3) | st.just("a" * 64) | st.just("b" * 32),
+        max_size=3,
+    ),
+)
+NOTHING = st.sampled_from([NoReply("x"), Message({}, None), Message(None, {}), 7])
+
+
+@pytest.mark.parametrize("call", ["share_keys", "local_train", "masked_gradient"])
+@given(answer=ANYTHING | NOTHING)
+def test_no_answer_whatever_breaks_a_sum_otherwise_than_by_name(call, answer):
+    """The site is left out, or the run ends with an error of ours; no other one, no wrong sum."""
+    problem = toy_problem(4)
+    fleet = DirectFleet(
+        problem,
+        intercept=lambda verb, site, message: answer if (verb, site) == (call, "B") else None,
+    )
+    exchange = Exchange(bad_answers="drop", retries=0)
+    federation = federation_of(fleet, quorum=3, exchange=exchange)
+    w0, layout = problem.initial(Seeds(7))
+    try:
+        rounds = list(AutoFedAvg(learning="blind").rounds(federation, layout, 2, Round(0, w0)))
+    except FederationError:
+        return
+    assert all(bool(torch.isfinite(state.w.values).all()) for state in rounds)
+    assert all(event["site"] == "B" for event in federation.take_events())
 
 
 # --- requests that a site refuses -------------------------------------------------------------

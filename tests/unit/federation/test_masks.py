@@ -86,6 +86,13 @@ def test_both_of_a_pair_derive_one_key_and_a_third_site_another():
     assert KEYS["A"].private not in repr(KEYS["A"])
 
 
+@pytest.mark.parametrize("key", ["0" * 64, "short", "zz" * 32])
+def test_a_key_that_hides_nothing_is_refused(key):
+    zeros = {"x": torch.zeros(3, dtype=torch.int32)}
+    with pytest.raises(TrainingError, match="of a site cannot be used"):
+        KEYS["A"].masked(zeros, "A", {"A": PUBLIC["A"], "B": key}, AT)
+
+
 def test_without_the_library_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     monkeypatch.delitem(sys.modules, "autofedavg.federation.masks")
