@@ -32,6 +32,32 @@ def test_masks_change_no_bit_of_a_whole_run(network, settings):
     assert all(len(key) == 64 for keys in sent for key in keys.values())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"constraint": "softmax"},
+        {"weights": "layer"},
+        {"weights": "layer", "layer": "tensor"},
+        {"t0": 2},
+        {"beta0": 3.0},
+        {"beta_optimiser": "sgd"},
+        {"beta_rate": 0.1},
+        {"learn_on": "train"},
+        {"learn_on": "holdout"},
+        {"mode": "train"},
+        {"objective": "size"},
+        {"sketch": 9},
+        {"batches": 1},
+    ],
+    ids=str,
+)
+def test_every_setting_changes_the_result(change):
+    problem = toy_problem(3, norm_net)
+    base = {"weights": "layer"} if len(change) > 1 else {}
+    one, other = (blind_run(DirectFleet(problem), problem, **how) for how in (base, change))
+    assert not torch.equal(one[-1].w.values, other[-1].w.values)
+
+
 def test_workers_change_no_bit():
     problem = toy_problem(4, norm_net)
     found = []
