@@ -257,3 +257,12 @@ def test_a_study_that_does_not_fit_is_refused(change, why, tmp_path):
     study_of(tmp_path, ["blind"])
     with pytest.raises(ConfigError, match=why):
         read_study(tmp_path / "blind.toml", [change.replace("'", '"')])
+
+
+def test_an_unknown_way_of_learning_is_one_mistake(tmp_path):
+    study_of(tmp_path, ["blind"])
+    with pytest.raises(ConfigError) as refused:
+        read_study(tmp_path / "blind.toml", ['method.learning="nobody"'])
+    assert refused.value.what == (
+        "method.learning: input should be 'clients', 'server' or 'blind' (given: 'nobody')"
+    )

@@ -34,7 +34,9 @@ def validate(kind: Any, content: Values, place: str, part: str) -> Any:
         # JSON mode: TOML's arrays may fill tuples, and nothing else is coerced.
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        told = [_explain(kind, item, part, content) for item in _merged(kind, error.errors())]
+        # A default that depends on a wrong setting is not a mistake of its own.
+        items = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
+        told = [_explain(kind, item, part, content) for item in _merged(kind, items)]
     except (TypeError, ValueError) as error:
         told = [f"{part or 'a value'} cannot be used: {error}"]
     raise ConfigError("; ".join(told), where=place)
