@@ -37,6 +37,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
     lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
         traffic, memory, scored = row["traffic"], row["memory"], row["evaluations"]
+        most = "at most " if traffic["bound"] else ""
         lines += ["", f"[{row['name']}] {row['label']}"]
         width = max(len(item["setting"]) for item in row["settings"])
         values = [str(item["value"]) for item in row["settings"]]
@@ -46,9 +47,9 @@ def forecast_text(seen: dict[str, Any]) -> str:
         lines += [
             f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
             f"{row['layers']} layers); {row['sites']} sites; data {row['data']}",
-            f"  traffic {'at most ' * traffic['bound']}{size(traffic['total'])} over {row['rounds']} rounds: "
+            f"  traffic {most}{size(traffic['total'])} over {row['rounds']} rounds: "
             f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
-            f"{'at most ' * traffic['bound']}{100 * traffic['extra']:.1f} % more for learning the "
+            f"{most}{100 * traffic['extra']:.1f} % more for learning the "
             f"weights, "
             f"{size(traffic['validation_a_round'])} a round to validate; "
             f"models as {traffic['down']} down, {traffic['up']} up",

@@ -35,7 +35,7 @@ class DropinTransport:
         addresses: of the sites that have trained in this round, by name.
         trained: each site's reply to `local_train`.
         extra: facts that every request for a step also carries.
-        last: the last step of LearnAggWeight, or of what it is judged on: models are kept till then.
+        last: the last step of LearnAggWeight, or of what judges it; models are kept until then.
     """
 
     channel: Channel
