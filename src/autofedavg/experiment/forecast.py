@@ -37,6 +37,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
     lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
         traffic, memory, scored = row["traffic"], row["memory"], row["evaluations"]
+        most = "at most " if traffic["bound"] else ""
         lines += ["", f"[{row['name']}] {row['label']}"]
         width = max(len(item["setting"]) for item in row["settings"])
         values = [str(item["value"]) for item in row["settings"]]
@@ -46,9 +47,10 @@ def forecast_text(seen: dict[str, Any]) -> str:
         lines += [
             f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
             f"{row['layers']} layers); {row['sites']} sites; data {row['data']}",
-            f"  traffic {size(traffic['total'])} over {row['rounds']} rounds: "
+            f"  traffic {most}{size(traffic['total'])} over {row['rounds']} rounds: "
             f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
-            f"{100 * traffic['extra']:.1f} % more for learning the weights, "
+            f"{most}{100 * traffic['extra']:.1f} % more for learning the "
+            f"weights, "
             f"{size(traffic['validation_a_round'])} a round to validate; "
             f"models as {traffic['down']} down, {traffic['up']} up",
             f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
@@ -126,7 +128,8 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     training = sites * (down + bytes_of(layout, run.exchange.up))
     shared = calls["share_models"] * (sites - 1) * down
     # A mixture goes down and a gradient, which travels as it is, comes back.
-    learning = sites * (shared + calls["differentiate"] * (down + layout.nbytes)) / run.T
+    mixtures = calls["differentiate"] * (down + layout.nbytes) + calls["model_losses"] * down
+    learning = sites * (shared + mixtures) / run.T
     # As a difference, the model that a round is validated with is the one the next starts from.
     once = told and run.exchange.down == "difference"
     further = max(0.0, validated - 1) if told else 0.0  # models of the method, as they are
@@ -135,6 +138,7 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     return {
         "fedavg_a_round": training,
         "extra": learning / training,
+        "bound": getattr(run.method, "t0", 1) == "auto",  # not all calls need be made
         "validation_a_round": validation,
         "total": round(run.T * (training + learning + validation)),
         "down": run.exchange.down,

@@ -308,16 +308,15 @@ class RunLoop:
 
 
 def _learning(federation: Federation) -> dict[str, Any]:
-    """Losses of LearnAggWeight's steps, in a round that called it; of six digits, being many."""
-    losses = federation.take_learning_losses()
+    """Losses of LearnAggWeight's steps, and whether it paid, in a round that called it."""
+    losses, verdict = federation.take_learning_losses(), federation.take_verdict()
     if not losses:
         return {}
-    return {
-        "learning_loss": {
-            site: [value if value is None else float(f"{value:.6g}") for value in values]
-            for site, values in losses.items()
-        }
+    shown = {  # of six digits, being many
+        site: [value if value is None else float(f"{value:.6g}") for value in values]
+        for site, values in losses.items()
     }
+    return {"learning_loss": shown, **({"verdict": verdict} if verdict else {})}
 
 
 def _listed(values: Tensor | None) -> list[Any] | None:

@@ -29,6 +29,8 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | {"sent"},
+    "mixture_losses": frozenset({"t", "s", "steps", "data", "layers", "digest"}),
+    "model_losses": frozenset({"t", "s", "steps", "data", "sent"}),
     "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
@@ -39,7 +41,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
 PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold"}
 # A model goes with the request, with its reply, or with both. All other requests are small.
 WITH_MODELS = frozenset(
-    {"differentiate", "evaluate", "local_train", "share_models", "validate_local"}
+    {"differentiate", "evaluate", "local_train", "model_losses", "share_models", "validate_local"}
 )
 
 

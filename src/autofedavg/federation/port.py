@@ -80,7 +80,7 @@ class Federation(ScoringCalls):
         self.transport, self.seeds, self.exchange = transport, seeds, exchange
         self.secret, self.proxy = secret or seeds, proxy
         self._counted, self._remote, self.metric = counted, remote, metric
-        self._validated = None
+        self._validated, self.verdict = None, {}
         self.personal, self.personal_rows = PersonalModels(), {}
         self.sites: tuple[Site, ...] = tuple(sorted(transport.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)

@@ -15,6 +15,8 @@ CALLS = (
     "share_models",
     "update_beta",
     "differentiate",
+    "mixture_losses",
+    "model_losses",
     "evaluate",
     "validate_local",
     "class_counts",

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.core.bank import LayerKind, Layout
 from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.call_schedule import CallSchedule
 from autofedavg.core.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
+from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
+
+Interval = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
 class AutoFedAvg(Method):
@@ -39,8 +44,16 @@ class AutoFedAvg(Method):
     weights: Literal["network", "layer"] = setting(
         "network", origin="paper Sec. 3.2", help="one alpha per client, or one per client and layer"
     )
-    t0: int = setting(
-        1, origin="paper Sec. 4.2.1", help="rounds between two LearnAggWeight calls", ge=1
+    t0: Interval = setting(
+        1,
+        origin="paper Sec. 4.2.1; ours: decision 63 (auto)",
+        help="rounds between two LearnAggWeight calls; auto: as long as calls pay",
+    )
+    when_idle: Literal["stay", "sizes"] = setting(
+        "stay",
+        origin="ours: decision 63",
+        help="weights after a call of t0 = 'auto' that did not pay: those before it; or n_k/n, "
+        "unless they are better than n_k/n",
     )
     S: int = setting(
         20, origin="ours: decision 4", help="steps on beta in a LearnAggWeight call", ge=1
@@ -118,6 +131,10 @@ class AutoFedAvg(Method):
                 "steps_per_message > 1 needs learning = 'clients': the server needs a gradient "
                 "for every step"
             )
+        if self.when_idle == "sizes" and self.t0 != "auto":
+            raise ValueError(
+                f"when_idle = 'sizes' needs t0 = 'auto': with t0 = {self.t0} no call is judged"
+            )
         if self.smoothing and self.weights == "network":
             raise ValueError("smoothing needs weights = 'layer': one alpha has no neighbours")
         try:
@@ -164,7 +181,7 @@ class AutoFedAvg(Method):
         """The constants of Algorithm 1 for a network."""
         return Plan(
             T=T,
-            t0=self.t0,
+            t0=1 if self.t0 == "auto" else self.t0,
             S=self.S,
             gamma=self.gamma(),
             optimiser=BetaOptimiser(self.beta_optimiser, self.beta_rate),
@@ -179,11 +196,23 @@ class AutoFedAvg(Method):
             trainable=layout.trainable,
             by_size=self.objective == "size",
             clip=self.clip_steps,
+            judge=PayingCalls if self.t0 == "auto" else None,
+            to_sizes=self.when_idle == "sizes",
         )
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
-        asked = super().asks(t, T, layout)
-        return asked if t % self.t0 else asked | self.plan(layout, T).asks()
+        """What round t may ask: with t0 = "auto" no site knows which rounds call LearnAggWeight."""
+        asked, plan = super().asks(t, T, layout), self.plan(layout, T)
+        return asked if t % plan.t0 else asked | plan.asks()
+
+    def calls(self, T: int, layout: Layout) -> Counter[str]:
+        """The messages of T rounds; with t0 = "auto" the most that they can be."""
+        if self.t0 != "auto":
+            return super().calls(T, layout)
+        every, learning = super().asks(1, T, layout), self.plan(layout, T).asks()
+        found = Counter({call: T * len(messages) for call, messages in every.items()})
+        most = CallSchedule.most(T)
+        return found + Counter({call: most * len(messages) for call, messages in learning.items()})
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

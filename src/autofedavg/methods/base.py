@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model, model_for
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.plan import size_shares
 from autofedavg.core.settings import Settings
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
@@ -129,8 +130,7 @@ class Method(Settings):
 
 def size_weights(federation: Federation) -> Tensor:
     """alpha_k = n_k / n, n_k being training cases (decision 8)."""
-    n = torch.tensor([site.cases["train"] for site in federation.sites], dtype=torch.float64)
-    return n / n.sum()
+    return size_shares(federation.names, federation.sites)
 
 
 def even_weights(federation: Federation) -> Tensor:

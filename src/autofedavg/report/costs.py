@@ -10,15 +10,16 @@ from autofedavg.experiment.folder import LOADERS
 from autofedavg.report.repeats import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, table_of
 
+STEPS = ("update_beta", "differentiate", "mixture_losses", "model_losses")
 # What the requests of a round are for. Models travel within the calls that need them.
 BYTES = {
     "training": ("local_train",),
-    "learning weights": ("share_models", "update_beta", "differentiate"),
+    "learning weights": ("share_models", *STEPS),
     "evaluating": ("evaluate", "validate_local"),
 }
 SECONDS = {
     "training": ("local_train",),
-    "learning weights": ("update_beta", "differentiate"),
+    "learning weights": STEPS,
     "moving models": ("share_models",),
     "evaluating": ("evaluate", "validate_local"),
 }
@@ -149,7 +150,10 @@ def _work(repeat: Repeat, trained: Iterable[str]) -> tuple[float, float]:
 
 def _models_a_call(method: Mapping[str, Any], K: int) -> int:
     """Models, and gradients as large, that a LearnAggWeight call moves per client."""
-    return 2 * int(method["S"]) if method.get("learning") == "server" else K - 1
+    if method.get("learning") != "server":
+        return K - 1
+    judged = 0 if method.get("t0") != "auto" else 3 if method.get("when_idle") == "sizes" else 2
+    return 2 * int(method["S"]) + judged
 
 
 def _calls(row: Row) -> Iterator[Mapping[str, Mapping[str, Any]]]:
