@@ -124,6 +124,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "bytes_down": _number,
         "bytes_up": _number,
         "answered": (_none, [str]),
+        "blind": {str: _measured},
         "events": (_none, [_event]),
         "time": _number,
     },

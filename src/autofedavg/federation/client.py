@@ -27,6 +27,7 @@ from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer
 from autofedavg.federation import loss_calls
+from autofedavg.federation.blind_site import BlindSite
 from autofedavg.federation.client_scoring import MISSING, ScoringClient
 from autofedavg.federation.client_state import ClientState, received
 from autofedavg.federation.encoding import opened, packed
@@ -49,6 +50,7 @@ class Client(ScoringClient):
         trainer: the resident network; may be shared by the clients of one process.
         seeds: the run's random streams.
         client_state: what it remembers between requests.
+        masked: whether its parts of sums are masked; no request can change it.
     """
 
     def __init__(
@@ -58,9 +60,12 @@ class Client(ScoringClient):
         trainer: LocalTrainer,
         seeds: Seeds,
         client_state: ClientState,
+        *,
+        masked: bool = True,
     ) -> None:
         super().__init__(site, data, trainer, client_state)
         self.seeds = seeds
+        self.blind = BlindSite(self, seeds, masked=masked)
         data.settle(trainer.device)
 
     def answer(self, verb: str, message: Message) -> Message:
@@ -96,6 +101,9 @@ class Client(ScoringClient):
         rule = rule_of(how.get("rule"), place)
         if how.get("kept") and how["kept"] not in self.client_state.kept.states:
             return Message({}, {"missing": True, "kept": True})
+        blind = self.blind.training(message, start, t) if "blind" in how else None
+        if isinstance(blind, Message):
+            return blind
         return LocalTraining(
             t,
             start,
@@ -109,6 +117,7 @@ class Client(ScoringClient):
             tell_of(how, place),
             how.get("kept", ""),
             tuple(how.get("hold", ())),
+            blind,
         )
 
     def train(self, job: LocalTraining) -> Message:
@@ -135,6 +144,10 @@ class Client(ScoringClient):
     ) -> Message:
         """Keeps the result of a local training, and replies with it."""
         loss = self.checked(losses, f"local_train, round {job.t}")
+        if job.blind:
+            reply = self.blind.trained(job.blind, job.start, model, loss, job.t)
+            self.client_state.kept.hold({job.kept, reply.facts["kept"]})
+            return reply
         facts = job.facts(loss, losses.numel())
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
@@ -205,6 +218,11 @@ class Client(ScoringClient):
         w = received(message, self.client_state, self.trainer.layout.dtype)
         if w is None:
             return MISSING
+        gradient, value = self._differentiated(w, t, s, how)
+        return Message({"gradient": gradient.clone()}, {"loss": value})
+
+    def _differentiated(self, w: Model, t: int, s: int, how: Facts) -> tuple[Tensor, float]:
+        """The gradient at w of the mini-batch of step s, which is reused, and the loss."""
         if not self.trainer.layout.holds(w):
             raise TrainingError(
                 f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
@@ -214,8 +232,20 @@ class Client(ScoringClient):
         x = self.weight_batch(t, s, how)
         with self.seeded(Purpose.NETWORK, t, s):
             gradient, loss = self.trainer.differentiate(w, x, how["mode"])
-        value = self.checked(loss.reshape(1), f"differentiate, round {t}", s)
-        return Message({"gradient": gradient.clone()}, {"loss": value})
+        return gradient, self.checked(loss.reshape(1), f"differentiate, round {t}", s)
+
+    def share_keys(self, message: Message) -> Message:
+        return Message({}, {"key": self.blind.sums.renewed()})
+
+    def masked_gradient(self, message: Message) -> Message:
+        """The mean gradient of some mini-batches, as a part of a sum."""
+        how, n = message.facts, self.data.cases()["train"]
+        w = received(message, self.client_state, self.trainer.layout.dtype)
+        if w is None:
+            return MISSING
+        return self.blind.gradient(
+            message, lambda s: self._differentiated(w, int(how["t"]), s, how), n
+        )
 
     def mixture_losses(self, message: Message) -> Message:
         return loss_calls.mixture_losses(self, message)

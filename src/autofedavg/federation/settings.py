@@ -17,6 +17,8 @@ CALLS = (
     "differentiate",
     "mixture_losses",
     "model_losses",
+    "share_keys",
+    "masked_gradient",
     "evaluate",
     "validate_local",
     "class_counts",

@@ -12,7 +12,9 @@ the server and into the site's own log.
 | `differentiate`  | rounds that learn, at the server    | one of its steps; the split learned on |
 | `mixture_losses` | with t0 = "auto", at the clients    | batches of its own; the split          |
 | `model_losses`   | with t0 = "auto", at the server     | batches of its own; the split          |
-| `validate_local` | every round                         | the study's metric                     |
+| `share_keys`     | every round, if it learns blindly   |                                        |
+| `masked_gradient`| rounds that learn blindly           | the job's values for it                |
+| `validate_local` | every round, unless it learns so    | the study's metric                     |
 | `evaluate`       | rounds with a global model          | split `validation`                     |
 |                  | such rounds that `test_every` names | split `test`                           |
 |                  | round T, once training is over      | split `test`                           |
@@ -109,7 +111,8 @@ class Policy:
         found = self._row.method.asks(t, T, self._layout)
         scored = found.pop("evaluate", [])
         found["local_train"] = [{"T": T, **how} for how in found["local_train"]]
-        found["validate_local"] = [{"metric": self._row.task.metric}]
+        if self._row.method.shows_models:
+            found["validate_local"] = [{"metric": self._row.task.metric}]
         # A site without a personal model scores the global one alone, or is asked for one it keeps.
         kinds = [*scored, {}] if any(scored) else scored
         found["evaluate"] = [{"split": "validation", **how} for how in kinds]
