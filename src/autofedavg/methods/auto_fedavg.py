@@ -290,7 +290,8 @@ class AutoFedAvg(Method):
             self.show_weights,
         )
         by_size = self.objective == "size"
-        return Blind(plan, int(self.t0), self.learn_on, self.mode, self.batches, by_size)
+        t0 = 1 if self.t0 == "auto" else self.t0
+        return Blind(plan, t0, self.learn_on, self.mode, self.batches, by_size)
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         """What round t may ask: with t0 = "auto" no site knows which rounds call LearnAggWeight."""
