@@ -5,9 +5,9 @@ import json
 import pytest
 from test_learning import lines, study
 
-from autofedavg import read_study, run_study
-from autofedavg.experiment.selection import Paused
+from autofedavg import read_study, resume, run_study
 from autofedavg.monitor.trackers.points import round_points
+from autofedavg.studies.observer import Observer
 
 AUTO = "S = 2, t0 = 'auto'"
 
@@ -33,23 +33,26 @@ def test_rounds_record_what_a_call_gained_and_when_the_next_is_due(home):
                 assert ("to_sizes" in told) == (row == "back")
 
 
+class Stops(Observer):
+    """Ends the process's work after every round, as Ctrl-C does."""
+
+    def round(self, seen):
+        raise KeyboardInterrupt
+
+
 def test_a_run_that_stops_after_any_round_goes_on_to_the_same_numbers(home, tmp_path):
-    """Stopped after each of its three rounds; every process resumes the next one."""
-    path = study(tmp_path, auto=AUTO)
-
-    def stop(seen):
-        raise Paused("stopped")
-
-    from autofedavg.studies.launch import run_study as launch
-
-    for _ in range(3):
-        with pytest.raises(Paused):
-            launch(read_study(path), tmp_path / "runs", watch=lambda *_: stop)
-    found = run_study(read_study(path), tmp_path / "runs")
+    """Stopped after each of its three rounds, and resumed."""
+    plan, out = read_study(study(tmp_path, auto=AUTO)), tmp_path / "runs"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(plan, out, observer=Stops())
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            resume(out / "tiny", observer=Stops())
+    resume(out / "tiny")
     kept = ("t", "alpha", "beta", "verdict", "learned", "learning_loss")
-    for one, other in zip(
-        lines(found / "auto" / "seed-0"), lines(home / "auto" / "seed-0"), strict=True
-    ):
+    found, whole = (lines(where / "auto" / "seed-0") for where in (out / "tiny", home))
+    assert [line["t"] for line in found] == [1, 2, 3]
+    for one, other in zip(found, whole, strict=True):
         assert {k: one.get(k) for k in kept} == {k: other.get(k) for k in kept}
 
 
