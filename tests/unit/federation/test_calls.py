@@ -38,6 +38,7 @@ def events(federation):
 
 def test_every_request_of_a_client_is_a_call_with_settings():
     parts = {"answer", "training_of", "train", "trained", "weighed"}  # of the requests' own work
+    parts |= {"weight_batch", "seeded", "checked"}
     parts |= {"export_state", "import_state"}  # of a simulation's checkpoint: nothing travels
     known = {**vars(ScoringClient), **vars(Client)}
     answered = {name for name in known if not name.startswith("_")} - parts
