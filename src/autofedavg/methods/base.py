@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model, model_for
 from autofedavg.core.errors import ConfigError
-from autofedavg.core.plan import size_shares
 from autofedavg.core.settings import Settings
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
@@ -147,7 +146,8 @@ class Method(Settings):
 
 def size_weights(federation: Federation) -> Tensor:
     """alpha_k = n_k / n, n_k being training cases (decision 8)."""
-    return size_shares(federation.names, federation.sites)
+    n = torch.tensor([site.cases["train"] for site in federation.sites], dtype=torch.float64)
+    return n / n.sum()
 
 
 def even_weights(federation: Federation) -> Tensor:

@@ -195,7 +195,7 @@ CHANGES = [
     {"constraint": "softmax"},
     {"weights": "network"},
     {"t0": 2},
-    {"t0": "auto", "reinitialise": True},
+    {"t0": "auto", "when_idle": "sizes", "reinitialise": True},
     {"S": 4},
     {"beta0": 3.0},
     {"beta_optimiser": "sgd"},
