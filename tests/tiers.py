@@ -30,6 +30,7 @@ COSTS = {
     "integration/test_at_once.py": "process",
     "integration/test_bad_runs.py": "trains",
     "integration/test_bench.py": "process",
+    "integration/test_blind.py": "trains",
     "integration/test_calls_that_pay.py": "trains",
     "integration/test_cifar10.py": "trains",
     "integration/test_command_line.py": "trains",

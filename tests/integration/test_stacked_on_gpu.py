@@ -2,12 +2,14 @@
 
 import gc
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.constraints import constraint
 from autofedavg.core.forms import Form, reshaped
@@ -22,6 +24,7 @@ from autofedavg.engines.simulator.stacking import StackedGroup
 from autofedavg.federation.client import ClientGroup
 from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
+from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 from autofedavg.tasks.cifar.vgg9 import vgg9
@@ -323,3 +326,35 @@ def test_mixtures_and_slopes_are_those_of_float64(n, layers) -> None:
                 assert off.float().mean() < 1e-3  # numbers that round to the other side
                 wanted = exact.project(stack.rows.take(stack.g[k]).double(), parts)
                 assert (found[k] - wanted).abs().max() < 1e-5 * wanted.abs().max()
+
+
+def blindly(rounds: int, start: Round | None = None, kept=None) -> tuple[list[Round], tuple]:
+    """Rounds of blind learning on the GPU, and what the sites keep after them."""
+    problem = Problem(vgg9_of_ten, cifar_loss, {name: site(name) for name in SIZES}, "accuracy")
+    seeds, found = Seeds(4), []
+    w, layout = problem.initial(seeds)
+    method = AutoFedAvg(learning="blind", constraint="softmax", learn_on="train")
+    with Simulator(problem, BF16, seeds, device="cuda", workers=1) as simulator:
+        assert isinstance(simulator._groups[0], StackedGroup)
+        federation = Federation(simulator, seeds=seeds)
+        if kept:
+            federation.resume_personal(*kept)
+        for state in method.rounds(federation, layout, rounds, start or Round(0, w)):
+            copied = Model(state.w.values.cpu().clone(), state.w.counters.cpu().clone())
+            found.append(replace(state, w=copied))
+        assert simulator._groups[0]._said == set()  # nobody trained alone
+        return found, (federation.personal, federation.copies())
+
+
+def vgg9_of_ten() -> nn.Module:
+    return vgg9(10)
+
+
+def test_blind_learning_trains_together_and_continues_with_the_same_bits() -> None:
+    whole, _ = blindly(4)
+    first, kept = blindly(2)
+    rest, _ = blindly(4, first[-1], kept)
+    for one, other in zip([*first, *rest], whole, strict=True):
+        assert torch.equal(one.w.values, other.w.values)
+        assert torch.equal(one.memory["U"], other.memory["U"])
+    assert float((whole[-1].memory["U"] - len(SIZES)).abs()) > 1e-3

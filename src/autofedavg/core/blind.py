@@ -130,9 +130,8 @@ class Lesson:
             sketch: the shape of R.
             w: R w of the global model that y was taken at.
         """
-        apart = state["seen"].to(w.device) - w
-        y = self.y.to(w.device)
+        y, apart = self.y.cpu().double(), state["seen"] - w.cpu()  # a GPU sums in another order
         d = sketch.inner(y, apart)
-        lengths = float(torch.linalg.vector_norm(y.double()) * torch.linalg.vector_norm(apart))
+        lengths = float(torch.linalg.vector_norm(y) * torch.linalg.vector_norm(apart))
         cosine = float(d.sum()) / lengths if lengths > 0 and math.isfinite(lengths) else 0.0
         return plan.stepped(state, d, self.total.cpu()), max(-1.0, min(1.0, cosine))

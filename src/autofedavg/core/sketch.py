@@ -52,7 +52,7 @@ class Sketch:
 
     @classmethod
     def of(cls, length: int, layers: Layers | None, most: int) -> Sketch:
-        """A map of `length` numbers to at most `most`; 0 keeps all of them.
+        """A map of `length` numbers to at most `most`, but for a bucket a layer; 0 keeps them all.
 
         With `layers` every layer has buckets of its own: half of them are dealt out evenly, and a
         layer that fits is exact; the others share the rest in proportion to their lengths.
@@ -94,10 +94,9 @@ class Sketch:
         return torch.cat(found)
 
     def inner(self, one: Tensor, other: Tensor) -> Tensor:
-        """<a, b> of every part, from R a and R b: (P,) in float64 on the CPU."""
-        products = one.double() * other.double()
+        """<a, b> of every part, from R a and R b in float64: (P,)."""
         sizes = [part.buckets for part in self.parts]
-        return torch.stack([piece.sum() for piece in torch.split(products, sizes)]).cpu()
+        return torch.stack([piece.sum() for piece in torch.split(one * other, sizes)])
 
 
 @lru_cache(maxsize=2)

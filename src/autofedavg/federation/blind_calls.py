@@ -140,10 +140,11 @@ class BlindCalls(ScoringCalls):
                 moved[first:last] /= total[p].item()
         else:
             moved /= total.item()
-        values = (w.values.double() + moved.to(w.values.device)).to(w.values.dtype)
+        values = (w.values.to(moved.device).double() + moved).to(w.values.dtype)
         cosine = math.sqrt(max(0.0, squares) / steps) if round(steps) else None
         u = {k: torch.tensor(p.u, dtype=torch.float64) for k, p in parts.items() if p.u}
-        new = self._sender.settled(Model(values, w.counters, w.form))
+        counters = w.counters.to(moved.device)  # integers are not averaged: they stay as they were
+        new = self._sender.settled(Model(values, counters, w.form))
         self._sender.remember(new)
         return TrainSum(new, total, loss / K, cosine, u, tuple(parts))
 

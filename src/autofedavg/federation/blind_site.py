@@ -83,10 +83,8 @@ class BlindSite:
         kept = message.facts.get("kept", "")
         request = _request(message, start) if self._masked else ""
         done, state = self._client.client_state.masks.done, self._client.client_state.kept.states
-        if done is not None and done[0] == (
-            request,
-            scale_of(NARROW, over.K),
-        ):  # again, or without a lost site
+        scaled = scale_of(NARROW, over.K)
+        if done is not None and done[0] == (request, scaled):  # again, or without a lost site
             return Message(self.sums.part(done[1], over, t, "local_train"), done[2])
         before = state.get(kept) or plan.start(self._layout)
         lesson, cosine = self._lesson(message, plan, place), None

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autofedavg.core.errors import missing_extra
+from autofedavg.core.errors import TrainingError, missing_extra
 
 try:
     from cryptography.hazmat.primitives import hashes
@@ -29,9 +29,7 @@ try:
 except ImportError as error:
     raise missing_extra("blind", "cryptography") from error
 
-KEY = 64  # characters of a key: 32 bytes in sixteens
 CALLS = ("local_train", "masked_gradient")  # their places in a nonce: never reorder
-MOST_ROUND, MOST_ATTEMPT = 2**32 - 1, 2**16 - 1
 _UNSIGNED: Mapping[torch.dtype, type[np.unsignedinteger[Any]]] = {
     torch.int32: np.uint32,
     torch.int64: np.uint64,
@@ -101,11 +99,6 @@ class MaskKey:
         }
 
 
-def is_key(text: object) -> bool:
-    """Whether a text can be a public key."""
-    return isinstance(text, str) and len(text) == KEY and set(text) <= set("0123456789abcdef")
-
-
 @lru_cache(maxsize=64)
 def _public(private: str) -> str:
     key = X25519PrivateKey.from_private_bytes(bytes.fromhex(private))
@@ -116,7 +109,14 @@ def _public(private: str) -> str:
 def _shared(private: str, public: str) -> bytes:
     """The key of two sites; both derive the same one."""
     own = X25519PrivateKey.from_private_bytes(bytes.fromhex(private))
-    secret = own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
+    try:
+        secret = own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
+    except ValueError as error:  # not a key, or one from which everybody knows the secret
+        raise TrainingError(
+            f"the key {public[:80]!r} of a site cannot be used",
+            where="masks",
+            remedy="look at the sites' logs, and resume the run",
+        ) from error
     pair = "/".join(sorted((_public(private), public)))
     return HKDF(hashes.SHA256(), 32, None, f"autofedavg masks {pair}".encode()).derive(secret)
 

@@ -3,8 +3,7 @@
 A local rule may keep arrays at the site from round to round (Ditto's v_k), and so does blind
 learning (theta_j). They never travel. The server names them by digest: a request says from which
 state to continue and which to hold, and the site drops all others. A site that has lost its state
-says so and starts again. In a simulation the run's checkpoint has a copy, so that resuming is
-exact.
+says so and starts again. In a simulation the run's checkpoint has a copy: resuming is exact.
 """
 
 from __future__ import annotations

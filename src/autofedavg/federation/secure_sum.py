@@ -87,13 +87,13 @@ class MaskState:
 
     Attributes:
         private: its private key.
-        given: by round and call, the last attempt, its sites and a digest of what was masked.
+        given: by call, the last sum: its round, attempt, sites, and a digest of what was masked.
         done: its last training: what it was asked for, the integers, and the plain values of the
             reply. A further attempt does not train again.
     """
 
     private: str = field(default="", repr=False)
-    given: dict[str, tuple[int, list[str], str]] = field(default_factory=dict)
+    given: dict[str, tuple[int, int, list[str], str]] = field(default_factory=dict)
     done: tuple[tuple[str, float], dict[str, Tensor], Facts] | None = field(
         default=None, repr=False
     )
@@ -149,16 +149,17 @@ class SiteSums:
         if not self.masked:
             return dict(arrays)
         digest = _digest(arrays, over)
-        before = self._state.given.get(f"{t}/{call}")
-        if before is not None:
-            attempt, known, answered = before
-            if over.attempt < attempt or not set(sites) <= set(known):
-                raise _refused(
-                    f"attempt {over.attempt} for {sites} comes after {before[:2]}", place
-                )
-            if over.attempt == attempt and answered != digest:
-                raise _refused(f"attempt {attempt} was answered with other numbers", place)
-        self._state.given[f"{t}/{call}"] = (over.attempt, sites, digest)
+        last, attempt, known, answered = self._state.given.get(call, (0, 0, sites, ""))
+        if t < last:
+            raise _refused(f"round {last} was answered already", place)
+        if t == last and (over.attempt < attempt or not set(sites) <= set(known)):
+            raise _refused(
+                f"attempt {over.attempt} for {sites} comes after attempt {attempt} for {known}",
+                place,
+            )
+        if (t, over.attempt) == (last, attempt) and answered != digest:
+            raise _refused(f"attempt {attempt} was answered with other numbers", place)
+        self._state.given[call] = (t, over.attempt, sites, digest)
         from autofedavg.federation.masks import Address
 
         key, at = _keys()(self._state.private), Address(t, call, over.attempt)

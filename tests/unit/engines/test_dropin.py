@@ -372,6 +372,8 @@ def test_no_site_at_all():
         ({"S": 0}, "S"),
         ({"steps_per_message": 30}, "more than S"),
         ({"learn_on": "train"}, "not a setting"),
+        ({"sketch": 64}, "not a setting"),
+        ({"learning": "blind"}, "the engine's own training sends them"),
         ({"deadline": -1.0}, "deadline"),
         ({"quorum": "two"}, "quorum is 'two'"),
         ({"seed": -1}, "seed is -1"),

@@ -18,6 +18,7 @@ from autofedavg.engines.flower import client_app, context_state
 from autofedavg.engines.flower.codec import from_records, to_records
 from autofedavg.engines.flower.context_state import ContextState
 from autofedavg.federation.messages import Message
+from autofedavg.federation.secure_sum import MaskState
 
 SECRET = "/home/anna/patients/0815.nii.gz"
 CPU = torch.device("cpu")
@@ -40,6 +41,7 @@ def test_every_part_of_the_state_comes_back():
     kept.keep_parts({"d1": model(2.0), "d2": model(3.0)})
     kept.keep_reference(model(4.0), "ref")
     kept.history = {"asked": [["hello", 1]]}
+    kept.masks = MaskState("ab" * 32, {"local_train": (3, 1, ["north", "south"], "digest")})
     kept.save()
     back = ContextState(state, CPU, "job")
     assert back.own().digest() == model(1.5).digest()
@@ -51,6 +53,7 @@ def test_every_part_of_the_state_comes_back():
     assert back.reference("ref").digest() == model(4.0).digest()
     assert back.reference("else") is None
     assert back.history == kept.history
+    assert back.masks == kept.masks, "a key outlives the process of a message"
     back.keep_bank(Bank.gather({"A": model(1.0), "B": model(2.0)}), "whole")
     back.save()
     again = ContextState(state, CPU, "job")

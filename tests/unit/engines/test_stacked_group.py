@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from autofedavg.core.bank import Bank, Model
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.blind import BlindPlan
 from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.seeds import Seeds
@@ -18,6 +20,7 @@ from autofedavg.engines.simulator.stacking import StackedGroup, group_of, why_no
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.secure_sum import SumOver
 from autofedavg.tasks.cifar.files import LabelledImages
 from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
 
@@ -54,13 +57,13 @@ def site(name: str, n: int) -> CifarSite:
 
 
 def clients_of(
-    training=TRAINING, sizes=(20, 33, 40), build=network, loss=cifar_loss
+    training=TRAINING, sizes=(20, 33, 40), build=network, loss=cifar_loss, **how
 ) -> dict[str, Client]:
     torch.manual_seed(0)
     bench = LocalTrainer(build(), loss, training, CPU)
     names = "abc"[: len(sizes)]
     return {
-        name: Client(name, site(name, n), bench, Seeds(1), ClientState())
+        name: Client(name, site(name, n), bench, Seeds(1), ClientState(), **how)
         for name, n in zip(names, sizes, strict=True)
     }
 
@@ -157,6 +160,24 @@ def test_answers_are_those_of_clients_who_work_alone(group, facts) -> None:
     assert call[0] == [0, 1, 2]
     own = group._clients["b"].client_state.own()
     assert torch.equal(own.values, alone["b"].client_state.own().values)
+
+
+def test_parts_of_a_sum_are_those_of_clients_who_work_alone() -> None:
+    """Blind learning: trained together, and only integers come back."""
+    clients, alone = (clients_of(masked=False) for _ in range(2))
+    group = StackedGroup(clients)
+    group._made = PlainStack(clients)
+    plan = BlindPlan("softmax", 0.0, BetaOptimiser("adam", 0.3), sketch=100)
+    over = SumOver(dict.fromkeys(clients, ""), 1)
+    facts = {"blind": plan.note(), "sum": over.note(), "kept": "", "hold": []}
+    messages = asked(alone, **facts)
+    together = group.answer("local_train", messages)
+    for name, message in ClientGroup(alone).answer("local_train", messages).items():
+        assert together[name].facts == message.facts
+        assert set(message.arrays) == {"narrow", "wide"}
+        assert all(torch.equal(together[name].arrays[key], a) for key, a in message.arrays.items())
+    (call,) = group._made.calls
+    assert call[0] == [0, 1, 2]
 
 
 def test_rounds_one_after_another_have_their_own_batches(group) -> None:

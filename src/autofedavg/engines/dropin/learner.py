@@ -27,7 +27,10 @@ from autofedavg.federation.replies import BadReply
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 
-METHOD = frozenset(AutoFedAvg.model_fields) - {"name", "learn_on"}  # sites supply their batches
+# Sites supply their batches; and the engine's own training shows models, so nothing is blind.
+METHOD = frozenset(AutoFedAvg.model_fields) - (
+    {"name", "learn_on", "sketch", "batches", "show_weights"}
+)
 EXCHANGE = frozenset({"deadline", "retries", "bad_answers"})
 SETTINGS = METHOD | EXCHANGE | {"quorum", "seed"}
 TRAINED_BY_ENGINE = {"local_train": 1}  # the engine decides how many sites must train
@@ -129,6 +132,12 @@ class WeightLearner:
                     where=where,
                     remedy=f"leave {name} out, or run a study of this package",
                 )
+        if not self.method.shows_models:
+            raise ConfigError(
+                "learning = 'blind' hides models, and the engine's own training sends them",
+                where=where,
+                remedy="run the method auto-fedavg as a job instead, or use learning = 'server'",
+            )
         self.quorum, self.seed = settings.get("quorum", 0), settings.get("seed", 0)
         for name, value in (("quorum", self.quorum), ("seed", self.seed)):
             if not isinstance(value, int) or not 0 <= value < 2**63:

@@ -92,9 +92,7 @@ class ContextState(BankState):
 
     def _restore(self, facts: Facts, arrays: Mapping[str, Tensor]) -> None:
         self.history = facts["history"]
-        given = {
-            where: (a, sites, seen) for where, (a, sites, seen) in facts["masks"]["given"].items()
-        }
+        given = {call: (*before,) for call, before in facts["masks"]["given"].items()}
         self.masks = MaskState(facts["masks"]["private"], given)
         kept = {k.removeprefix("kept/"): a for k, a in arrays.items() if k.startswith("kept/")}
         self.kept.read(Message(kept, {}))

@@ -17,7 +17,7 @@ import torch
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.blind import BlindPlan, Lesson
-from autofedavg.core.errors import AutoFedAvgError, ConfigError
+from autofedavg.core.errors import ConfigError
 from autofedavg.core.site import Facts
 from autofedavg.federation.blind_calls import TrainSum
 from autofedavg.federation.port import Federation
@@ -74,7 +74,7 @@ class Blind:
         """
         w, memory = start.w, start.memory
         if not isinstance(w, Model):
-            raise AutoFedAvgError("blind learning needs a global model", where="auto-fedavg")
+            raise ConfigError("blind learning needs a global model", where="auto-fedavg")
         sketch = self.plan.sketch_of(layout).size
         resolution = 1 / math.sqrt(sketch) if sketch < layout.trainable else 0.0
         warned = False
