@@ -286,6 +286,21 @@ def test_check_warns_of_rows_that_must_equal_fedavg(say, tmp_path, monkeypatch) 
     assert "  same as FedAvg: the median of two models is their mean: even weights" in out
 
 
+def test_check_warns_of_local_training_that_a_method_is_not_made_for(say, tmp_path) -> None:
+    study = tmp_path / "steps.toml"
+    study.write_text(
+        '[study]\nname = "steps"\n[base.task]\nname = "synthetic"\n'
+        '[[run]]\nname = "q"\nmethod = { name = "q-fedavg" }\n'
+    )
+    code, out, _ = say("check", study)
+    assert code == 0
+    assert "  warning: q-fedavg reads gradients from updates" in out
+    for suited in ('training.optimiser="sgd"', "method.q=0"):
+        code, out, _ = say("check", study, "--set", suited, "--json")
+        assert code == 0
+        assert json.loads(out)["rows"][0]["unsuited"] == ""
+
+
 def test_list_gives_a_line_each(say) -> None:
     lines = say("list", "methods")[1].splitlines()
     assert [line.split()[0] for line in lines] == [*METHODS]

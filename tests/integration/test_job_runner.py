@@ -22,7 +22,6 @@ from autofedavg.studies.observer import Observer
 from deployed import InProcessTransport, assert_same_run
 from toy import TRAINING, toy_problem
 
-
 BOTH = {"flare": "FakeEngine", "flower": "Other"}
 
 

@@ -182,9 +182,7 @@ def _machine(path: Path, asked: Machine) -> Machine:
     return replace(used, device=asked.device or begun.get("device") or used.device)
 
 
-def _run_as_job(
-    run: PlannedRun, observer: Observer, runners: Runners, engines: ExitStack
-) -> None:
+def _run_as_job(run: PlannedRun, observer: Observer, runners: Runners, engines: ExitStack) -> None:
     """Runs one row on a real engine on this machine; later rows use the same processes."""
     config, machine = run.config, run.machine
     study = run.folder.parents[2 if config.folds else 1]
