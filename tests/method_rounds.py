@@ -43,8 +43,8 @@ def plain_chain() -> torch.nn.Module:
 def norm_chain() -> torch.nn.Module:
     """A network in which neither chance nor rounding tells equal sites apart.
 
-    It has no dropout, and no bias before the normalisation: that has no gradient but rounding, which
-    Adam makes as large as any other.
+    It has no dropout, and no bias before the normalisation: the gradient of that is rounding alone,
+    which Adam makes as large as any other.
     """
     return torch.nn.Sequential(
         torch.nn.Linear(4, 5, bias=False), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)

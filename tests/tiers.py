@@ -68,7 +68,7 @@ COSTS = {
     "integration/test_own_data.py": "trains",
     "integration/test_own_grid.py": "trains",
     "integration/test_own_models.py": "trains",
-    "integration/test_personal.py": "process",
+    "integration/test_personal.py": "trains",
     "integration/test_predict.py": "trains",
     "integration/test_predict_folder.py": "trains",
     "integration/test_public_ct.py": "trains",
