@@ -18,7 +18,9 @@ def loader(seed: int, *, shuffle: bool = False, contrary: bool = False) -> DataL
     return DataLoader(TensorDataset(x, 1 - y if contrary else y), 6, shuffle=shuffle)
 
 
-def train(out: Path, method, *, validation: bool = True, contrary: bool = False, **how):
+def train(
+    out: Path, method, *, validation: bool = True, contrary: bool = False, rounds: int = T, **how
+):
     """A run; with `contrary` validation labels the first model is the best one."""
     sites = {
         name: LoaderSite(
@@ -35,7 +37,7 @@ def train(out: Path, method, *, validation: bool = True, contrary: bool = False,
         sites,
         lambda network, batch: network(batch[0]).softmax(1)[torch.arange(6), batch[1]].double(),
         method=method,
-        rounds=T,
+        rounds=rounds,
         training=Training(epochs=1, learning_rate=0.03),
         out=out,
         machine=Machine(workers=1),

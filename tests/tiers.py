@@ -75,6 +75,7 @@ COSTS = {
     "integration/test_methods_on_engines.py": "trains",
     "integration/test_remote.py": "trains",
     "integration/test_replays_on_gpu.py": "gpu",
+    "integration/test_report_families.py": QUICK,
     "integration/test_report_figures.py": QUICK,
     "integration/test_report_learning.py": QUICK,
     "integration/test_report_many_sites.py": QUICK,

@@ -1,7 +1,10 @@
 """`kill -9` at random moments, `resume` each time: the same bits as a run never killed."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from safetensors.torch import load_file
 from tests_tiny import TINY
 
 ROUNDS = 60
+MANY = 300  # of runs whose rounds take milliseconds
 SHORT = 24  # of studies with many rows; a kill lags the round that it waits for by a few at most
 WRITTEN = ("t", "alpha", "beta", "loss", "validation", "validation_local", "validation_personal")
 # One method for every way that methods use the port, and what its checkpoint must hold for that.
@@ -17,7 +21,6 @@ HOOKS = {
     "scaffold": ("", "memory.c_k"),  # vectors along and back
     "fedprox": (", mu = 0.1", ""),  # a gradient rule
     "ditto": ("", "kept."),  # state at the sites
-    "fedbn": ("", "kept."),  # entries that stay at the sites
     "afl": ("", "memory.weights"),  # a probed loss
     "ga": ("", "memory.weights"),  # validation scores
     "fedadam": ("", "memory.v"),  # a server step with memory
@@ -58,11 +61,10 @@ def draw() -> random.Random:
 
 
 @pytest.fixture
-def kill(start, draw):
-    """Starts a command, and kills it soon after a run folder has so many rounds."""
+def kill(draw):
+    """Kills a process soon after a run folder has so many rounds."""
 
-    def launch(folder: Path, rounds: int, *arguments) -> None:
-        process = start(*arguments)
+    def soon(process: subprocess.Popen, folder: Path, rounds: int) -> None:
         while lines(folder) < rounds and process.poll() is None:
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.15))
@@ -71,12 +73,12 @@ def kill(start, draw):
         process.wait()
         assert status(folder) == "running"
 
-    return launch
+    return soon
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_kills_change_nothing(kills, tiny, tmp_path, command, kill, draw) -> None:
+def test_kills_change_nothing(kills, tiny, tmp_path, command, start, kill, draw) -> None:
     whole = tmp_path / "whole"
     often = ["run", tiny, "--set", f"rounds={ROUNDS}", "--only", "n-dirichlet", "--out"]
     assert command(*often, whole).returncode == 0
@@ -85,7 +87,8 @@ def test_kills_change_nothing(kills, tiny, tmp_path, command, kill, draw) -> Non
     for _ in range(kills):
         before = lines(folder)
         target = min(before + draw.randint(1, 2), ROUNDS - 1)
-        kill(folder, target, *(["resume", folder] if before else [*often, tmp_path / "killed"]))
+        todo = ["resume", folder] if before else [*often, tmp_path / "killed"]
+        kill(start(*todo), folder, target)
     last = command("resume", folder)
     assert last.returncode == 0, last.stderr
     expected = outcome(whole / "tiny" / "n-dirichlet" / "seed-0")
@@ -94,7 +97,7 @@ def test_kills_change_nothing(kills, tiny, tmp_path, command, kill, draw) -> Non
 
 
 @pytest.mark.timeout(600)
-def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, kill, draw) -> None:
+def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, start, kill, draw) -> None:
     """A study with a row for every hook of the port, killed once in every row."""
     rows = "".join(
         f'[[run]]\nname = "{name}"\nmethod = {{ name = "{name}"{settings} }}\n'
@@ -110,7 +113,7 @@ def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, kill, d
     home = tmp_path / "killed" / "tiny"
     todo = [*often, tmp_path / "killed"]
     for name in HOOKS:
-        kill(home / name / "seed-0", draw.randint(2, SHORT // 2), *todo)
+        kill(start(*todo), home / name / "seed-0", draw.randint(2, SHORT // 2))
         todo = ["resume", home]
     last = command(*todo)
     assert last.returncode == 0, last.stderr
@@ -119,3 +122,36 @@ def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, kill, d
         state = expected["models"][f"last-{SHORT}.safetensors"]
         assert any(len(state[key]) for key in state if key.startswith(held)), name
         assert outcome(home / name / "seed-0") == expected, name
+
+
+FEDBN = """
+import sys
+from pathlib import Path
+
+from autofedavg.methods import METHODS
+from loader_runs import train
+
+train(Path(sys.argv[1]), METHODS["fedbn"](), rounds=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_kill_changes_nothing_of_the_entries_that_stay_at_sites(tmp_path, kill, draw) -> None:
+    """FedBN on a network with batch normalisation, by `federate`, which resumes by itself."""
+    paths = [str(Path(__file__).parents[1]), *sys.path]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def begun(folder: Path) -> subprocess.Popen:
+        given = [sys.executable, "-c", FEDBN, str(folder), str(MANY)]
+        return subprocess.Popen(given, env=variables, stdout=subprocess.DEVNULL)
+
+    assert begun(tmp_path / "whole").wait(240) == 0
+    killed = tmp_path / "killed"
+    kill(begun(killed), killed, draw.randint(2, MANY // 4))
+    assert lines(killed) < MANY
+    assert begun(killed).wait(240) == 0
+    expected = outcome(tmp_path / "whole")
+    state = expected["models"][f"last-{MANY}.safetensors"]
+    own = [state[key] for key in state if key.startswith("kept.") and key.endswith("entries")]
+    assert len(set(own)) == len(own) > 1
+    assert outcome(killed) == expected
