@@ -61,6 +61,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
             *(f"  between institutions: {caution}" for caution in row["cautions"]),
             *([f"  same as FedAvg: {row['equals_fedavg']}"] if row["equals_fedavg"] else []),
+            *([f"  warning: {row['unsuited']}"] if row["unsuited"] else []),
         ]
     return "\n".join([*lines, "", "the study is valid"])
 
@@ -95,6 +96,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
         ],
         "cautions": run.method.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
+        "unsuited": run.method.unsuited(run.training),
         "traffic": _traffic(run, layout, sites, calls),
         "evaluations": _evaluations(run, calls["evaluate"], sites),
         "memory": {

@@ -90,6 +90,10 @@ class Method(Settings):
         """Why, with these sites, network and training, it must equal FedAvg; nothing if not."""
         return ""
 
+    def unsuited(self, training: Training) -> str:
+        """Why it works badly with this local training; nothing if it does not."""
+        return ""
+
     def cautions(self, sites: int) -> list[str]:
         """What to know before running it between institutions, in whole sentences."""
         return []

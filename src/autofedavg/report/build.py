@@ -17,6 +17,7 @@ from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_t
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.examples import example_cases
+from autofedavg.report.families import under_headings
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.formats import FORMATS
@@ -166,7 +167,7 @@ def _forget(out: Path, kept: set[str]) -> None:
 def report_tables(results: Results) -> dict[str, list[Table]]:
     """The tables by the part of the page they belong to; only those that have rows."""
     return {
-        part: [table for make in makers if (table := make(results))]
+        part: [under_headings(results, table) for make in makers if (table := make(results))]
         for part, makers in TABLES.items()
     }
 

@@ -17,9 +17,9 @@ from autofedavg.report import draw
 from autofedavg.report.cases import MOST_IN_PAGE
 from autofedavg.report.differences import shown_p
 from autofedavg.report.figures.figure import Figure
-from autofedavg.report.repeats import Results, stem
+from autofedavg.report.repeats import stem
 from autofedavg.report.summary import how_far, in_short
-from autofedavg.report.tables import MEAN, Cell
+from autofedavg.report.tables import Cell, row_labels
 
 if TYPE_CHECKING:
     from autofedavg.report.build import Report
@@ -89,7 +89,7 @@ def page(report: Report, script: str = "") -> str:
         cases_in_page=in_page,
         number_of=number_of,
         id_of=id_of,
-        row_of=_rows(results),
+        row_of=row_labels(results),
         short=in_short(results),
         progress=how_far(results),
         link_of=link_of,
@@ -100,14 +100,6 @@ def page(report: Report, script: str = "") -> str:
         scripts=scripts,
         version=version("autofedavg"),
     )
-
-
-def _rows(results: Results) -> dict[str, str]:
-    """A table line's label -> the label of the row it belongs to."""
-    known = {row.label: row.label for row in results.rows}
-    for part in (*results.sites, MEAN):
-        known |= {f"{row.label} - {part}": row.label for row in results.rows}
-    return known
 
 
 def _policy(scripts: Sequence[str], *, live: bool) -> str:

@@ -24,6 +24,7 @@ from autofedavg.experiment.folder import (
 )
 from autofedavg.experiment.folder_schema import HUGE
 from autofedavg.experiment.machine_paths import entries, run_name, without_paths
+from autofedavg.report.families import in_families
 from autofedavg.report.repeats import Missing, Repeat, Results, Row, shared_settings
 
 if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
@@ -91,7 +92,7 @@ def read_results(
     sizes = data.get("sizes", {})
     return Results(
         str(study.get("title", "Runs")),
-        _told_apart(rows),
+        _told_apart(in_families(rows)),
         str(baseline or study.get("baseline") or ("fedavg" if "fedavg" in names else "")),
         {s: sizes.get(s, sum(parts.values())) for s, parts in sorted(data["cases"].items())},
         str(data["data"]),

@@ -64,13 +64,18 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a study: a configuration with its repeats."""
+    """One row of a study: a configuration with its repeats.
+
+    Attributes:
+        family: of its method, where rows are grouped by it.
+    """
 
     name: str
     label: str
     repeats: tuple[Repeat, ...]
     metric: str
     folds: tuple[int | None, ...] = (None,)
+    family: str = ""
 
     @property
     def method(self) -> dict[str, Any]:

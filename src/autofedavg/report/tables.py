@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ class Table:
 
     Attributes:
         words: whether its cells are words, not numbers.
+        families: of every row, where rows stand under the names of their families.
     """
 
     name: str
@@ -48,6 +49,16 @@ class Table:
     notes: tuple[str, ...] = ()
     decimals: int = 2
     words: bool = False
+    families: tuple[str, ...] = ()
+
+    @property
+    def headed(self) -> Iterator[tuple[str, str, tuple[Cell, ...]]]:
+        """The rows: a heading where a family begins, label and cells."""
+        before = ""
+        families = self.families or ("",) * len(self.rows)
+        for (label, cells), family in zip(self.rows, families, strict=True):
+            yield family.capitalize() if family != before else "", label, cells
+            before = family
 
 
 MEAN = "mean"  # of many sites' own models
@@ -179,6 +190,14 @@ def _local_mean(results: Results, row: Row) -> list[Line]:
     )
     cells = (*[Cell()] * len(results.sites), average, *_local_columns(row))
     return [(f"{row.label} - {MEAN}", _from(results, row, cells))]
+
+
+def row_labels(results: Results) -> dict[str, str]:
+    """A table line's label -> the label of the row it belongs to."""
+    known = {row.label: row.label for row in results.rows}
+    for part in (*results.sites, MEAN):
+        known |= {f"{row.label} - {part}": row.label for row in results.rows}
+    return known
 
 
 def _local_columns(row: Row) -> tuple[Cell, Cell]:

@@ -33,6 +33,9 @@ from autofedavg.studies.parallel import check_at_once, run_in_parallel
 from autofedavg.studies.study_file import PlannedRun, planned_runs, write_study_json
 from autofedavg.tasks.base import Progress, Task
 
+# By engine, folder, device and supervision: runs of one study may have begun in different places.
+Runners = dict[tuple[str, Path, str, bool], JobRunner]
+
 
 def run_study(
     study: Study,
@@ -138,7 +141,7 @@ def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_
         run_in_parallel(runs, asked, observer, at_once)
         return
     problems: dict[str, Problem] = {}
-    runners: dict[Path, JobRunner] = {}
+    runners: Runners = {}
     with ExitStack() as engines:
         for index, planned in enumerate(runs, 1):
             if planned.finished:
@@ -166,8 +169,8 @@ def _settled(run: PlannedRun, asked: Machine, observer: Observer) -> PlannedRun:
 
 
 def _machine(path: Path, asked: Machine) -> Machine:
-    """Where to continue a run."""
-    used = machine_of(path, asked)
+    """Where to continue a run; options without an effect there are refused."""
+    used = machine_of(path, asked).resolved()
     if not used.remote:
         return used
     if not (begun := places_of(path)) and asked.engine is None:
@@ -179,9 +182,7 @@ def _machine(path: Path, asked: Machine) -> Machine:
     return replace(used, device=asked.device or begun.get("device") or used.device)
 
 
-def _run_as_job(
-    run: PlannedRun, observer: Observer, runners: dict[Path, JobRunner], engines: ExitStack
-) -> None:
+def _run_as_job(run: PlannedRun, observer: Observer, runners: Runners, engines: ExitStack) -> None:
     """Runs one row on a real engine on this machine; later rows use the same processes."""
     config, machine = run.config, run.machine
     study = run.folder.parents[2 if config.folds else 1]
@@ -201,11 +202,10 @@ def _run_as_job(
             where=str(run.folder),
             remedy=f"rename it back to {job.folder(study.parent)}",
         )
-    if study.parent not in runners:
-        opens = ENGINES[str(machine.engine)]
-        runner = JobRunner(opens, study.parent, str(machine.device), machine.supervise)
-        runners[study.parent] = engines.enter_context(runner)
-    runners[study.parent].run(job, config.task, observer.round)
+    key = (str(machine.engine), study.parent, str(machine.device), machine.supervise)
+    if key not in runners:
+        runners[key] = engines.enter_context(JobRunner(ENGINES[key[0]], *key[1:]))
+    runners[key].run(job, config.task, observer.round)
 
 
 def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> None:
