@@ -5,7 +5,8 @@ runs/<study>/<row>/seed-<n>/
     origins.json       where the value of each setting comes from
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
-    scores.csv         model, site, split, case, metric, value
+    scores.csv         model, site, split, case, metric, value; without cases where sites
+                       disclosed means: model, site, split, metric, value, count
     checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
-from autofedavg.core.scores import Scores
+from autofedavg.core.scores import MeanRow, ScoreRow, Scores
 from autofedavg.experiment.archive_reader import SUFFIX, as_folder
 from autofedavg.experiment.files import (
     LARGE,
@@ -82,10 +83,12 @@ class Ledger:
             content = content if path == plain else unpacked(content)
             lines = csv.reader(io.StringIO(content.decode(), newline=""))
             scores = Scores.from_lines(next(lines, []), lines)
-            for _, column in scores.columns():
-                for case, value in zip(*column, strict=True):
-                    if not -HUGE <= value <= HUGE:
-                        raise ValueError(f"the score of {case} is not finite, or too large")
+            for row in scores:
+                if not -HUGE <= row.value <= HUGE:
+                    of = row.case if isinstance(row, ScoreRow) else row.site
+                    raise ValueError(f"the score of {of} is not finite, or too large")
+                if isinstance(row, MeanRow) and row.count < 1:
+                    raise ValueError(f"a mean of {row.site} is of {row.count} cases")
             return scores
 
 

@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from autofedavg.core.errors import RunError
-from autofedavg.core.scores import ScoreRow
+from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import (
     TENSORS,
@@ -205,12 +205,14 @@ class RunFolder(Ledger):
                 log.warning("%s: using the checkpoint before it", error)
         return None
 
-    def write_scores(self, rows: Iterable[ScoreRow]) -> None:
+    def write_scores(self, rows: Sequence[ScoreRow | MeanRow]) -> None:
+        """Writes scores.csv: of every case, or of every site where sites disclosed means."""
+        heads = MeanRow._fields if rows and isinstance(rows[0], MeanRow) else ScoreRow._fields
         with replacing(self.path / "scores.csv") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
             table = csv.writer(text)
-            table.writerow(ScoreRow._fields)
-            table.writerows([*row[:-1], repr(row.value)] for row in rows)
+            table.writerow(heads)
+            table.writerows(row._replace(value=repr(row.value)) for row in rows)
             text.detach()
 
 

@@ -29,7 +29,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | {"sent"},
-    "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept"},
+    "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept", "means"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
     "export_state": frozenset({"digests"}),
@@ -92,11 +92,20 @@ class Score(NamedTuple):
     value: float
 
 
+class SiteMean(NamedTuple):
+    """The mean of a metric over a site's cases, and their number: all that it discloses."""
+
+    site: str
+    metric: str
+    value: float
+    count: int
+
+
 @dataclass(frozen=True)
 class Scores:
-    """Per-case scores of one model on one split, all sites."""
+    """Scores of one model on one split, all sites: of every case, or every site's means."""
 
-    rows: tuple[Score, ...]
+    rows: tuple[Score | SiteMean, ...]
 
     def by_site(self, metric: str) -> dict[str, float]:
         """Mean over each site's cases."""
