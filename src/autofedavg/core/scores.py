@@ -33,14 +33,14 @@ class MeanRow(NamedTuple):
     split: str
     metric: str
     value: float
-    count: int
+    cases: int
 
 
 class Mean(NamedTuple):
     """A mean score, and the number of cases that it is of."""
 
     value: float
-    count: int
+    cases: int
 
 
 class Group(NamedTuple):
@@ -79,7 +79,7 @@ class Scores:
         for row in rows:
             tested = Group(row.model, row.site, row.split, row.metric)
             if isinstance(row, MeanRow):
-                self._means.setdefault(tested, []).append(Mean(row.value, row.count))
+                self._means.setdefault(tested, []).append(Mean(row.value, row.cases))
             else:
                 column = self._column(tested)
                 column.cases.append(sys.intern(row.case))
@@ -96,10 +96,10 @@ class Scores:
             ValueError: a column is missing, or a value is no number.
             IndexError: a line is too short.
         """
-        if "case" not in heads and "count" in heads:
-            places = [heads.index(name) for name in MeanRow._fields]
-            of_sites = ([line[place] for place in places] for line in lines if line)
-            return cls(MeanRow(*told, float(value), int(n)) for *told, value, n in of_sites)
+        if "case" not in heads and "cases" in heads:
+            told = itemgetter(*map(heads.index, MeanRow._fields))
+            found = map(told, filter(None, lines))
+            return cls(MeanRow(*of, float(value), int(n)) for *of, value, n in found)
         at = {name: heads.index(name) for name in ScoreRow._fields}
         tested_of = itemgetter(*(at[name] for name in Group._fields))
         case_of, value_of = itemgetter(at["case"]), itemgetter(at["value"])

@@ -6,7 +6,7 @@ runs/<study>/<row>/seed-<n>/
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
     scores.csv         model, site, split, case, metric, value; without cases where sites
-                       disclosed means: model, site, split, metric, value, count
+                       disclosed means: model, site, split, metric, value, cases
     checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
@@ -87,8 +87,8 @@ class Ledger:
                 if not -HUGE <= row.value <= HUGE:
                     of = row.case if isinstance(row, ScoreRow) else row.site
                     raise ValueError(f"the score of {of} is not finite, or too large")
-                if isinstance(row, MeanRow) and row.count < 1:
-                    raise ValueError(f"a mean of {row.site} is of {row.count} cases")
+                if isinstance(row, MeanRow) and row.cases < 1:
+                    raise ValueError(f"a mean of {row.site} is of {row.cases} cases")
             return scores
 
 

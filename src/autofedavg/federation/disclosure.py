@@ -120,13 +120,13 @@ def means_of(reply: Message, site: Site, split: str, metric: str) -> list[SiteMe
         found[mean.metric] = mean
     if metric not in found:
         raise BadReply(f"sent no mean of {metric}", SAME_STUDY)
-    count = site.cases.get(split, found[metric].count)
-    if found[metric].count != count:
-        told = f"scored {found[metric].count} cases of {split}, and it has {count}"
+    count = site.cases.get(split, found[metric].cases)
+    if found[metric].cases != count:
+        told = f"scored {found[metric].cases} cases of {split}, and it has {count}"
         raise BadReply(told, SAME_STUDY)
     for mean in found.values():  # a class may be absent from some cases
-        if mean.count > count:
-            raise BadReply(f"has {mean.count} scores of {from_outside(mean.metric)}", SAME_STUDY)
+        if mean.cases > count:
+            raise BadReply(f"has {mean.cases} scores of {from_outside(mean.metric)}", SAME_STUDY)
     return list(found.values())
 
 

@@ -98,7 +98,7 @@ class SiteMean(NamedTuple):
     site: str
     metric: str
     value: float
-    count: int
+    cases: int
 
 
 @dataclass(frozen=True)
