@@ -20,6 +20,7 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.federation.messages import Message
 from autofedavg.federation.serialization import decode
 from autofedavg.federation.settings import Exchange
+from autofedavg.monitor.trackers.points import score_points
 from deployed import InProcessTransport, assert_same_run, job_of
 from hospitals import CANARY, build_hospitals
 
@@ -167,6 +168,27 @@ def test_an_archive_and_a_resumed_run_have_the_same_scores(homes, tiny, tmp_path
     assert (again / "scores.csv").read_bytes() == (run / "scores.csv").read_bytes()
 
 
+def test_watching_and_tracking_show_the_same_numbers(homes, say):
+    found = {}
+    for how, home in homes.items():
+        run = home / "n-dirichlet" / "seed-0"
+        code, out, err = say("watch", run, "--json")
+        assert code == 0, err
+        sites = json.loads(out)["sites"]
+        scores = score_points(
+            Ledger(run).scores(), "dice", {site: site for site in ("I", "II", "III")}
+        )
+        found[how] = ([site["validation"] for site in sites], pytest.approx(scores))
+    assert found["all"][0] == found["means"][0]
+    assert found["all"][1].expected == found["means"][1]
+
+
+def test_check_warns_that_own_models_go_to_all_sites(tiny, say):
+    said = "every site's best own model is tested at all sites, which receive it"
+    assert said in say("check", tiny)[1]
+    assert said not in say("check", tiny, "--set", "test_local=own")[1]
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -200,7 +222,7 @@ def loader(seed):
 
 def test_federate_takes_it(tmp_path):
     found = {}
-    for how in ("all", "means"):
+    for how in ("all", "means", "all"):  # the last time it goes on
         found[how] = federate(
             lambda: torch.nn.Linear(4, 2),
             lambda network, batch: torch.nn.functional.cross_entropy(network(batch[0]), batch[1]),
@@ -213,6 +235,9 @@ def test_federate_takes_it(tmp_path):
             machine=Machine(workers=1, threads=1),
             exchange=Exchange(disclose=how),
         ).summary.by_site
+        config = tmp_path / how / "config.toml"
+        # As a version wrote it that had no such setting.
+        config.write_text(config.read_text().replace('disclose = "all"\n', ""))
     assert found["means"] == pytest.approx(found["all"])
     assert list(table(tmp_path / "means" / "scores.csv")[0]) == COLUMNS
 
