@@ -192,8 +192,15 @@ def test_check_warns_that_own_models_go_to_all_sites(tiny, say):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("global,I,test,dice,nan,3", "the score of I is not finite, or too large"),
-        ("global,I,test,dice,0.5,0", "a mean of I is of 0 cases"),
+        (
+            "global,I,test,dice,nan,3",
+            "dice of I by global is there twice, not finite, or of no case",
+        ),
+        ("global,I,test,dice,0.5,0", "dice of I by global is there twice, not finite"),
+        (
+            "global,I,test,dice,0.5,3\nglobal,I,test,dice,0.5,3",
+            "dice of I by global is there twice",
+        ),
         ("global,I,test,dice,0.5,many", "invalid literal"),
         ("global,XX,test,dice,0.5,3", "scores.csv names XX, which is no site of this run"),
     ],

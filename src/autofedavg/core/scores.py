@@ -98,8 +98,10 @@ class Scores:
         """
         if "case" not in heads and "cases" in heads:
             told = itemgetter(*map(heads.index, MeanRow._fields))
-            found = map(told, filter(None, lines))
-            return cls(MeanRow(*of, float(value), int(n)) for *of, value, n in found)
+            return cls(
+                MeanRow(model, site, split, metric, float(value), int(n))
+                for model, site, split, metric, value, n in map(told, filter(None, lines))
+            )
         at = {name: heads.index(name) for name in ScoreRow._fields}
         tested_of = itemgetter(*(at[name] for name in Group._fields))
         case_of, value_of = itemgetter(at["case"]), itemgetter(at["value"])

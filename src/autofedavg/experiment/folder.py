@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import RunError
-from autofedavg.core.scores import MeanRow, ScoreRow, Scores
+from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import SUFFIX, as_folder
 from autofedavg.experiment.files import (
     LARGE,
@@ -83,12 +83,14 @@ class Ledger:
             content = content if path == plain else unpacked(content)
             lines = csv.reader(io.StringIO(content.decode(), newline=""))
             scores = Scores.from_lines(next(lines, []), lines)
-            for row in scores:
-                if not -HUGE <= row.value <= HUGE:
-                    of = row.case if isinstance(row, ScoreRow) else row.site
-                    raise ValueError(f"the score of {of} is not finite, or too large")
-                if isinstance(row, MeanRow) and row.cases < 1:
-                    raise ValueError(f"a mean of {row.site} is of {row.cases} cases")
+            for _, column in scores.columns():
+                for case, value in zip(*column, strict=True):
+                    if not -HUGE <= value <= HUGE:
+                        raise ValueError(f"the score of {case} is not finite, or too large")
+            for tested, (mean, *others) in scores.means():
+                if others or not -HUGE <= mean.value <= HUGE or mean.cases < 1:
+                    told = f"{tested.metric} of {tested.site} by {tested.model}"
+                    raise ValueError(f"{told} is there twice, not finite, or of no case")
             return scores
 
 

@@ -212,7 +212,7 @@ class RunFolder(Ledger):
             text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
             table = csv.writer(text)
             table.writerow(heads)
-            table.writerows(row._replace(value=repr(row.value)) for row in rows)
+            table.writerows(rows)  # numbers to the last bit
             text.detach()
 
 
