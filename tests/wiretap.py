@@ -186,7 +186,8 @@ class Tapped(InProcessTransport):
             self.own[site]["number of training cases"] = [float(TRAIN[site])]
             splits = job.row.task.problem().sites[site].splits
             rows = [row for x, _ in splits.values() for row in x]
-            self.own[site]["images"] = [row.numpy().tobytes() for row in rows]
+            labels = [y for _, y in splits.values()]
+            self.own[site]["images"] = [row.numpy().tobytes() for row in (*rows, *labels)]
         Tapped.now = self
 
     @classmethod

@@ -25,17 +25,21 @@ def differences_table(results: Results) -> Table | None:
             cells = [_gain(gains.get(site)) for site in places]
         if any(cell.value is not None for cell in cells):
             rows.append((row.label, (*cells, repeats_above(row, baseline))))
-    notes = [
-        f"Mean over cases of a row's score minus that of {baseline.label}, in points; for all "
-        "sites the mean over them. In brackets p of the Wilcoxon signed-rank test, two-sided, "
-        "over the cases; scores of the repeats (seeds) that both have are averaged per case first. "
-        "For all sites the test pools their cases, so a large site rules it while sites count "
-        'equally in the number; "for better" or "for worse" stands where the two point apart.',
-    ]
+    notes = []
+    if results.pairings:
+        notes.append(
+            f"Mean over cases of a row's score minus that of {baseline.label}, in points; for all "
+            "sites the mean over them. In brackets p of the Wilcoxon signed-rank test, two-sided, "
+            "over the cases; scores of the repeats (seeds) that both have are averaged per case "
+            "first. For all sites the test pools their cases, so a large site rules it while sites "
+            'count equally in the number; "for better" or "for worse" stands where the two point '
+            "apart."
+        )
     if without:
         notes.append(
             f"No p for {', '.join(row.label for row in without)}: sites disclosed means alone "
-            "(exchange.disclose). The number is the difference of the sites' means."
+            f"(exchange.disclose). The number is the mean score minus that of {baseline.label}, in "
+            "points; for all sites the mean over them."
         )
     overall = {label: cells[-2].test.p for label, cells in rows if cells[-2].test}
     if len(overall) > 1:

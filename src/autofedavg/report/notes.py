@@ -27,7 +27,8 @@ def notes_of(results: Results) -> list[str]:
             f"Sites{who} disclosed means alone (exchange.disclose): there are no scores, names or "
             "sizes of cases, so there is no test over cases and no picture of one."
         )
-    if (baseline := results.baseline_row) and not baseline.by_means:
+    tested = results.pairings or not results.without_test
+    if (baseline := results.baseline_row) and tested and not baseline.by_means:
         notes.append(
             f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
         )
