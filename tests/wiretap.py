@@ -186,7 +186,7 @@ class Tapped(InProcessTransport):
             self.own[site]["number of training cases"] = [float(TRAIN[site])]
             splits = job.row.task.problem().sites[site].splits
             rows = [row for x, _ in splits.values() for row in x]
-            labels = [y for _, y in splits.values()]
+            labels = [splits["train"][1]]  # long enough to be like no others
             self.own[site]["images"] = [row.numpy().tobytes() for row in (*rows, *labels)]
         Tapped.now = self
 
