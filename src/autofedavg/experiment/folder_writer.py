@@ -205,14 +205,15 @@ class RunFolder(Ledger):
                 log.warning("%s: using the checkpoint before it", error)
         return None
 
-    def write_scores(self, rows: Sequence[ScoreRow | MeanRow]) -> None:
+    def write_scores(self, rows: Iterable[ScoreRow | MeanRow]) -> None:
         """Writes scores.csv: of every case, or of every site where sites disclosed means."""
-        heads = MeanRow._fields if rows and isinstance(rows[0], MeanRow) else ScoreRow._fields
+        lines = list(rows)
+        means = bool(lines) and isinstance(lines[0], MeanRow)
         with replacing(self.path / "scores.csv") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
             table = csv.writer(text)
-            table.writerow(heads)
-            table.writerows(rows)  # numbers to the last bit
+            table.writerow(MeanRow._fields if means else ScoreRow._fields)
+            table.writerows(lines)  # numbers to the last bit
             text.detach()
 
 
