@@ -61,6 +61,7 @@ COSTS = {
     "integration/test_interrupt.py": "process",
     "integration/test_job_runner.py": "trains",
     "integration/test_method_page.py": "trains",
+    "integration/test_monai_import.py": "process",
     "integration/test_learning.py": "trains",
     "integration/test_lgg.py": "trains",
     "integration/test_lost_sites.py": "engine",
@@ -109,6 +110,9 @@ UNITS = {
 BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
               "tiny_trained": "trains"}  # fmt: skip
 COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}
+# Their work is done in other processes, or repeats what other tests cover: tracing would only slow
+# them down.
+NOT_TRACED = {"browser", "engine", "export", "published"}
 PROGRAMS = ("python", "autofedavg", "chromium", "flower-", "flwr", "nvflare")
 TESTS = Path(__file__).parent
 
@@ -123,6 +127,8 @@ def mark(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in BY_FIXTURE:
                 item.add_marker(BY_FIXTURE[fixture])
+        if any(item.get_closest_marker(name) for name in NOT_TRACED):
+            item.add_marker("no_cover")
 
 
 def is_costly(item: pytest.Item) -> bool:

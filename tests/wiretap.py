@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from autofedavg import algorithm
 from autofedavg.core.problem import CaseScore, Problem
+from autofedavg.core.trainer import LocalTrainer
 from autofedavg.engines.remote import server
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.site_service import SiteService
@@ -28,9 +31,11 @@ from autofedavg.tasks.base import Task
 from deployed import InProcessTransport
 from toy import ToySite, cross_entropy, mlp, seeded, toy_site
 
+algorithm_local_train, trainer_differentiate = algorithm.local_train, LocalTrainer.differentiate
 SITES = ("A", "B", "C", "D")
 CANARY = "Qx7z"
 TRAIN = {site: 1_000_003 + 4 * k for k, site in enumerate(SITES)}  # numbers like no other
+BETA0 = 0.5  # of the jobs that are tapped
 Thing = bytes | str | float  # of which one can tell whether a party has seen it
 
 
@@ -175,6 +180,7 @@ class Tapped(InProcessTransport):
     """A job's transport that records who sees what, and what is whose."""
 
     now: Tapped | None = None
+    at = ""  # the site that is answering
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -205,15 +211,13 @@ class Tapped(InProcessTransport):
 
     def _one(self, verb: str, site: str, message: Message) -> Message:
         self.sites[site].add(encode(message))
+        self.at = site
         answer = super()._one(verb, site, message)
         self.server.add(self.sent[-1])
         own = self.own[site]
-        for name in ("values", "gradient", "theta"):
-            if name in answer.arrays:
-                own.setdefault(name, []).append(answer.arrays[name].numpy().tobytes())
-        if verb == "local_train":
-            own.setdefault("training loss", []).append(float(answer.facts["loss"]))
-            # A model that all sites were sent, as long as no site has trained it.
+        for theta in self._thetas(site, answer):
+            own.setdefault("theta", []).append(theta.numpy().tobytes())
+        if verb in ("local_train", "masked_gradient") and "values" in message.arrays:
             own.setdefault("w", []).append(message.arrays["values"].numpy().tobytes())
         if verb == "differentiate":
             own.setdefault("mixture", []).append(message.arrays["values"].numpy().tobytes())
@@ -222,6 +226,29 @@ class Tapped(InProcessTransport):
             self.sites[site].look(self.services[site])
             self._look_at_the_server()
         return answer
+
+    def _thetas(self, site: str, answer: Message) -> list[Tensor]:
+        """A site's steps on beta: sent, or kept where it learns blindly; not where all begin."""
+        found = [answer.arrays["theta"]] if "theta" in answer.arrays else []
+        client = self.services[site]._client
+        kept = client.client_state.kept.states.values() if client else ()
+        first = torch.full((1,), BETA0, dtype=torch.float64)
+        moved = [state["theta"] for state in kept if "theta" in state]
+        return found + [theta for theta in moved if not torch.equal(theta, first)]
+
+    def trained(self, *given: Any) -> Any:
+        """LocalTrain, whose result is the site's own."""
+        model, losses = algorithm_local_train(*given)
+        own = self.own[self.at]
+        own.setdefault("values", []).append(model.values.numpy().tobytes())
+        own.setdefault("training loss", []).append(float(losses.mean()))
+        return model, losses
+
+    def differentiated(self, trainer: LocalTrainer, *given: Any) -> Any:
+        """The gradient of a mini-batch, likewise."""
+        gradient, loss = trainer_differentiate(trainer, *given)
+        self.own[self.at].setdefault("gradient", []).append(gradient.numpy().tobytes())
+        return gradient, loss
 
     def _look_at_the_server(self) -> None:
         """Everything that the server's functions, up to the one that hosts the job, hold."""
@@ -249,8 +276,10 @@ class Tapped(InProcessTransport):
 def tap(job: Job, runs: Path) -> Tapped:
     """Runs a job, and returns who has seen what."""
     transport = Tapped(job)
+    gradients = patch.object(LocalTrainer, "differentiate", lambda *g: transport.differentiated(*g))
     try:
-        path = server.host(job, transport, runs)
+        with patch.object(algorithm, "local_train", transport.trained), gradients:
+            path = server.host(job, transport, runs)
     finally:
         Tapped.now = None
     for file in path.rglob("*"):

@@ -10,6 +10,7 @@ from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
 from autofedavg.federation.disclosure import ScoreRequest, SiteScore, means_wanted
+from autofedavg.federation.loss_calls import LossCalls
 from autofedavg.federation.messages import (
     Message,
     Scores,
@@ -26,10 +27,9 @@ from autofedavg.federation.replies import (
     number,
 )
 from autofedavg.federation.settings import Exchange
-from autofedavg.federation.steps import LearningCalls
 
 
-class ScoringCalls(LearningCalls):
+class ScoringCalls(LossCalls):
     """Scores of models at the clients.
 
     Attributes:

@@ -7,7 +7,6 @@ sliding window -> probabilities back on the file's own grid -> Dice per case and
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,12 +23,11 @@ from autofedavg.core.problem import CaseScore
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Loss, Training
 from autofedavg.tasks.imaging.casefolder import PreparedCase
+from autofedavg.tasks.imaging.monai_import import importing_monai
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
 
-with warnings.catch_warnings():
-    # MONAI warns of optional packages while it is imported.
-    warnings.simplefilter("ignore")
+with importing_monai():
     from monai.losses import DiceCELoss, DiceLoss
     from monai.networks.nets import BasicUNet, UNet
 
