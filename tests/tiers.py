@@ -37,6 +37,7 @@ COSTS = {
     "integration/test_compare.py": QUICK,
     "integration/test_crash_points.py": "trains",
     "integration/test_data_command.py": QUICK,
+    "integration/test_disclose.py": "trains",
     "integration/test_engines.py": "engine",
     "integration/test_example_cases.py": "trains",
     "integration/test_exchange.py": "trains",

@@ -14,7 +14,6 @@ from autofedavg.methods.base import Family
 from method_changes import CHANGES
 from method_rounds import SITES, bits, rounds
 
-
 BLIND = {
     "auto-fedavg blind": {},
     "auto-fedavg blind by layer": {"weights": "layer", "constraint": "softmax", "sketch": 12},

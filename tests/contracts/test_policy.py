@@ -138,6 +138,19 @@ def test_a_run_through_lossy_encodings_is_answered(tmp_path):
         whole_run(job_of(METHODS[name](), exchange=exchange), tmp_path / str(number))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_job_for_means_is_answered_and_none_for_the_scores_of_cases(name, tmp_path):
+    job = job_of(METHODS[name](), exchange=Exchange(disclose="means"), test_every=2)
+    asked = [facts for verb, facts in whole_run(job, tmp_path) if verb == "evaluate"]
+    assert {facts["means"] for facts in asked} == {METRIC}
+    for facts in asked:
+        more = {k: v for k, v in facts.items() if k != "means"}
+        with pytest.raises(Refused, match="is not asked for by this job without means"):
+            policy_of(job).check("evaluate", more)
+        with pytest.raises(Refused, match=r"with \{'means': 'label_voxels'\}"):
+            policy_of(job).check("evaluate", {**facts, "means": "label_voxels"})
+
+
 TRAIN = {"T": T}
 TEST = {"t": T, "split": "test"}
 

@@ -5,7 +5,8 @@ runs/<study>/<row>/seed-<n>/
     origins.json       where the value of each setting comes from
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
-    scores.csv         model, site, split, case, metric, value
+    scores.csv         model, site, split, case, metric, value; without cases where sites
+                       disclosed means: model, site, split, metric, value, cases
     checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
@@ -86,6 +87,10 @@ class Ledger:
                 for case, value in zip(*column, strict=True):
                     if not -HUGE <= value <= HUGE:
                         raise ValueError(f"the score of {case} is not finite, or too large")
+            for tested, (mean, *others) in scores.means():
+                if others or not -HUGE <= mean.value <= HUGE or mean.cases < 1:
+                    told = f"{tested.metric} of {tested.site} by {tested.model}"
+                    raise ValueError(f"{told} is there twice, not finite, or of no case")
             return scores
 
 

@@ -94,7 +94,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()
         ],
-        "cautions": run.method.cautions(sites),
+        "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
         "unsuited": run.method.unsuited(run.training),
         "traffic": _traffic(run, layout, sites, calls),

@@ -9,9 +9,10 @@ from typing import Any
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.local_rules import LocalRule
-from autofedavg.core.scores import ScoreRow
+from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.experiment.checkpoint_names import site_name
 from autofedavg.experiment.selection import Best
+from autofedavg.federation.disclosure import score_row
 from autofedavg.federation.messages import model_of
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method
@@ -56,10 +57,10 @@ class PersonalSelection:
             model = state.personal.predictor(self.layout, state.w, kept)
             self.keep(site_name("final", "personal", site), state.t, model, {"site": site})
 
-    def last_rows(self) -> Sequence[ScoreRow]:
+    def last_rows(self) -> Sequence[ScoreRow | MeanRow]:
         """The test scores that came with those of the last global model."""
         return [
-            ScoreRow(f"personal-{site}", site, "test", *row[1:])
+            score_row(f"personal-{site}", "test", row)
             for site, rows in self.federation.personal_rows.items()
             for row in rows
         ]

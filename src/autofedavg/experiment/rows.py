@@ -11,7 +11,7 @@ from typing import Any, Literal
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
-from autofedavg.experiment.selection import MOST_FULL, TestLocal
+from autofedavg.experiment.selection import MOST_FULL, TestLocal, where_tested
 from autofedavg.experiment.validation import PARTS, Values
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.base import Method
@@ -123,6 +123,19 @@ class RunConfig:
                     where=f"run {self.name}",
                     remedy=f"set {name} = 0",
                 )
+
+    def cautions(self, sites: int) -> list[str]:
+        """Warnings for a run between institutions."""
+        found = self.method.cautions(sites)
+        tested = (
+            where_tested(self.general.test_local, sites) if self.method.shows_models else "none"
+        )
+        if sites > 1 and tested == "full":
+            found.append(
+                "after training, every site's best own model is tested at all sites, which receive "
+                "it; test_local = 'own' sends it to no other site (decision 64)"
+            )
+        return found
 
     @property
     def T(self) -> int:

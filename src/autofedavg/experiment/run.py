@@ -14,7 +14,7 @@ from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.core.problem import Problem
-from autofedavg.core.scores import ScoreRow
+from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.core.seeds import global_seed
 from autofedavg.core.site import Site
 from autofedavg.experiment.checkpoint_names import at_round, site_name
@@ -36,6 +36,7 @@ from autofedavg.experiment.selection import (
     restore,
     where_tested,
 )
+from autofedavg.federation.disclosure import score_row
 from autofedavg.federation.messages import Scores
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method
@@ -226,7 +227,7 @@ class RunLoop:
             tests = local_tests(self.general.test_local, K)
             log.info("sites' own models: %d tests (%s) instead of %d", tests, where, K * K)
         total = 1 + {"full": K, "own": 1, "none": 0}[where]
-        rows: list[ScoreRow] = []
+        rows: list[ScoreRow | MeanRow] = []
         for done, (name, w) in enumerate(self._models_to_test(where)):
             log.info("testing %s", name)
             if watch:
@@ -236,7 +237,7 @@ class RunLoop:
             scores = self.federation.evaluate(w, "test", self.metric, t=T, personal=rule)
             for row in scores.rows:
                 model = f"{name}-{row.site}" if isinstance(w, Mapping) else name
-                rows.append(ScoreRow(model, row.site, "test", *row[1:]))
+                rows.append(score_row(model, "test", row))
             rows += self._personal.last_rows() if rule else []
         self.folder.write_scores(rows)
         events = self.federation.take_events()

@@ -13,6 +13,7 @@ from autofedavg.core.problem import CaseScore, LocalData
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import LocalTrainer
 from autofedavg.federation.client_state import ClientState, received
+from autofedavg.federation.disclosure import disclosed
 from autofedavg.federation.messages import Message, arrays_of, model_of
 
 MISSING = Message({}, {"missing": True})
@@ -38,17 +39,17 @@ class ScoringClient:
         split, w = how["split"], self._asked(message)
         if w is None:
             return MISSING
-        scores = [list(score) for score in self._score(w, split)]
+        said = disclosed(self._score(w, split), how.get("means"), self.site)
         if "personal" not in how:
-            return Message({}, {"scores": scores})
+            return Message({}, said)
         kept = self.client_state.kept.states.get(how["kept"])
         if kept is None or isinstance(w, Bank):
-            return Message({}, {"scores": scores, "personal": None})
+            return Message({}, {**said, "personal": None})
         rule = rule_of(how["personal"], f"client {self.site}, evaluate")
         predictor = rule.predictor(self.trainer.layout, w, kept)
         own: Facts = {"digest": self.client_state.kept.keep(arrays_of(predictor))}
-        own["scores"] = [list(score) for score in self._score(predictor, split)]
-        return Message({}, {"scores": scores, "personal": own})
+        own |= disclosed(self._score(predictor, split), how.get("means"), self.site)
+        return Message({}, {**said, "personal": own})
 
     def _asked(self, message: Message) -> Model | Bank | None:
         """The model that is to be scored; None where it is not here."""

@@ -33,7 +33,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "model_losses": frozenset({"t", "s", "steps", "data", "sent"}),
     "share_keys": frozenset({"t"}),
     "masked_gradient": _MODEL | {"t", "data", "mode", "batches", "size", "blind", "sum"},
-    "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept"},
+    "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept", "means"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
     "export_state": frozenset({"digests"}),
@@ -97,11 +97,20 @@ class Score(NamedTuple):
     value: float
 
 
+class SiteMean(NamedTuple):
+    """The mean of a metric over a site's cases, and their number: all that it discloses."""
+
+    site: str
+    metric: str
+    value: float
+    cases: int
+
+
 @dataclass(frozen=True)
 class Scores:
-    """Per-case scores of one model on one split, all sites."""
+    """Scores of one model on one split, all sites: of every case, or every site's means."""
 
-    rows: tuple[Score, ...]
+    rows: tuple[Score | SiteMean, ...]
 
     def by_site(self, metric: str) -> dict[str, float]:
         """Mean over each site's cases."""

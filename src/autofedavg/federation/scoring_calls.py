@@ -9,10 +9,10 @@ from autofedavg.core.errors import FederationError
 from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
+from autofedavg.federation.disclosure import ScoreRequest, SiteScore, means_wanted
 from autofedavg.federation.loss_calls import LossCalls
 from autofedavg.federation.messages import (
     Message,
-    Score,
     Scores,
     arrays_of,
     bag_of,
@@ -25,8 +25,6 @@ from autofedavg.federation.replies import (
     lacks,
     no_arrays,
     number,
-    personal_of,
-    scores_of,
 )
 from autofedavg.federation.settings import Exchange
 
@@ -49,7 +47,7 @@ class ScoringCalls(LossCalls):
     _remote: bool
     _validated: tuple[int, Model, Bank, Scores, dict[str, float]] | None
     personal: PersonalModels
-    personal_rows: dict[str, list[Score]]
+    personal_rows: dict[str, list[SiteScore]]
 
     @property
     def K(self) -> int:
@@ -94,19 +92,22 @@ class ScoringCalls(LossCalls):
                 call="evaluate",
                 remedy="use the validation split to choose a model",
             )
-        facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
+        scored = ScoreRequest(split, metric, means_wanted(self.exchange, metric or self.metric))
+        facts: Facts = {"split": split, **({"t": t} if self._remote else {}), **scored.means}
         asked = self._evaluations(w, facts, personal)
-        found: dict[str, tuple[str, list[Score]]] = {}
+        found: dict[str, tuple[str, list[SiteScore]]] = {}
         final = split == "test" and not record
 
-        def read(name: str, reply: Message) -> list[Score]:
+        def read(name: str, reply: Message) -> list[SiteScore]:
             site = self.sites[self._position[name]]
             site = site if self._counted else Site(name, {})
             if lacks(reply):
                 raise BadReply(LOST)
-            if "personal" in asked[name].facts:
-                found.update(personal_of(reply, site, split, metric, needed=final))
-            return scores_of(reply, site, split, metric)
+
+            both = "personal" in asked[name].facts
+            rows, own = scored.read(reply, site, both=both, needed=final)
+            found.update(own)
+            return rows
 
         def mend(name: str, reply: Message) -> Message | None:
             if not isinstance(w, Model) or not lacks(reply):
@@ -145,7 +146,7 @@ class ScoringCalls(LossCalls):
         return {k: self._sender.message(k, w, each.get(k, facts)) for k in self.names}
 
     def _note_personal(
-        self, found: Mapping[str, tuple[str, list[Score]]], metric: str | None
+        self, found: Mapping[str, tuple[str, list[SiteScore]]], metric: str | None
     ) -> None:
         self.personal_rows = {name: scores for name, (_, scores) in found.items()}
         for name, (digest, scores) in found.items():

@@ -67,6 +67,7 @@ def page(report: Report, script: str = "") -> str:
     in_page = sum(table.numbers for table in report.cases) <= MOST_IN_PAGE
     number_of = {site: number for number, site in enumerate(results.sites)}
     id_of = {row.name: f"cases-row{number}" for number, row in enumerate(results.rows, 1)}
+    by_means = {row.name for row in results.rows if row.by_means}
     scripts = [draw.script(), _resource("page.js"), *([script] if script else [])]
     whole = Environment(
         loader=PackageLoader("autofedavg.report", "."),
@@ -81,7 +82,9 @@ def page(report: Report, script: str = "") -> str:
         row, site = cell.source
         if not in_page:
             return f"cases/{stem(row)}.csv"
-        return f"#{id_of[row]}" + ("" if site is None else f"-site{number_of[site]}")
+        if site is None or row in by_means:
+            return f"#{id_of[row]}"
+        return f"#{id_of[row]}-site{number_of[site]}"
 
     return whole.render(
         report=report,

@@ -164,7 +164,7 @@ def _refuse_unfit(
             numbers += per_site if isinstance(per_site, list) else [per_site]
         if not all(number is None or -HUGE <= number <= HUGE for number in numbers):
             raise ValueError(f"round {line['t']} has a number that is not finite, or too large")
-    for tested, _ in scores.columns():
+    for tested in scores.groups:
         if tested.site not in cases:
             raise ValueError(f"scores.csv names {tested.site}, which is no site of this run")
 

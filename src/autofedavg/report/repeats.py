@@ -110,6 +110,11 @@ class Row:
         return found
 
     @cached_property
+    def by_means(self) -> bool:
+        """Whether sites disclosed means alone, so that there are no scores of cases."""
+        return any(True for repeat in self.finished for _ in repeat.scores.means())
+
+    @cached_property
     def summaries(self) -> list[Summary]:
         return [summarise(scores, self.metric) for scores in self.whole.values()]
 
@@ -173,6 +178,15 @@ class Results:
             return {}
         found = {row.name: _paired(row, baseline) for row in self.rows if row is not baseline}
         return {name: pairing for name, pairing in found.items() if pairing.gaps}
+
+    @property
+    def without_test(self) -> list[Row]:
+        """Rows that no test over cases compares with the baseline: sites disclosed means alone."""
+        baseline = self.baseline_row
+        if baseline is None:
+            return []
+        rest = [row for row in self.rows if any(summary.by_site for summary in row.summaries)]
+        return [row for row in rest if row is not baseline and (row.by_means or baseline.by_means)]
 
     @property
     def labels(self) -> list[str]:

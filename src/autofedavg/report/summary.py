@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofedavg.core.evaluation import SIGNIFICANT, Paired
-from autofedavg.report.differences import shown_p
+from autofedavg.report.differences import mean_gains, shown_p
 from autofedavg.report.repeats import Results
 from autofedavg.report.tables import mean_global
 
@@ -39,7 +39,22 @@ def _against(results: Results, scores: dict[str, float]) -> list[str]:
                 f"{baseline.label} ({scores[baseline.label]:.2f} %); better in {better} and worse "
                 f"in {worse} of {test.n} test cases, {_verdict(test)}."
             )
-    return said
+    return said + _by_means(results, scores)
+
+
+def _by_means(results: Results, scores: dict[str, float]) -> list[str]:
+    """The same where sites disclosed means alone, so that no test compares cases."""
+    baseline, rows = results.baseline_row, results.without_test
+    if baseline is None:
+        return []
+    gains = {row.label: mean_gains(row, baseline) for row in rows if row.learns}
+    return [
+        f"{label}: {scores[label]:.2f} %, {100 * found[None]:+.2f} points against "
+        f"{baseline.label} ({scores[baseline.label]:.2f} %); not tested over cases, for sites "
+        "disclosed means alone."
+        for label, found in gains.items()
+        if found
+    ]
 
 
 def _verdict(test: Paired) -> str:

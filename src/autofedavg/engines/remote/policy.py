@@ -20,6 +20,7 @@ the server and into the site's own log.
 |                  | round T, once training is over      | split `test`                           |
 | `class_counts`   | rounds that weigh by class          |                                        |
 
+A job whose sites disclose means alone (decision 64) asks for them in every `evaluate`.
 With t0 = "auto" every round may learn: the site cannot know which do, and answers each once.
 A site cannot see the server's clock. So it accepts the first request for the final test, unless all
 clients must train and this process has trained but not yet in round T. That test ends training:
@@ -37,6 +38,7 @@ from autofedavg.core.errors import AutoFedAvgError, from_outside, printable
 from autofedavg.core.site import Facts
 from autofedavg.engines.remote.job import Job
 from autofedavg.federation.calls import MENDS
+from autofedavg.federation.disclosure import means_wanted
 from autofedavg.federation.messages import KNOWN, PORT_VALUES
 from autofedavg.federation.serialization import facts_text
 
@@ -91,7 +93,9 @@ class Policy:
         said = method_values(verb, facts)
         if said not in wanted:
             other = {k: v for k, v in said.items() if all(v != w.get(k) for w in wanted)}
-            raise Refused(f"{place} is not asked for by this job with {from_outside(other)}")
+            lacking = sorted(set.intersection(*map(set, wanted)) - said.keys())
+            with_what = f"with {from_outside(other)}" if other else f"without {', '.join(lacking)}"
+            raise Refused(f"{place} is not asked for by this job {with_what}")
         self._check_order(place, t, said)
         key = (verb, t, said.get("s"), said.get("split"))
         self._asked[key] += 1
@@ -120,6 +124,8 @@ class Policy:
             # Personal models are tested with the last global one; the best ones on their own.
             tested = kinds if t == T and general.select == "last" and kinds else [{}]
             found["evaluate"] += [{"split": "test", **how} for how in tested]
+        wanted = means_wanted(self._row.exchange, self._row.task.metric)
+        found["evaluate"] = [{**how, **wanted} for how in found["evaluate"]]
         self._known = (t, json.loads(facts_text(found)))  # as values arrive in a message
         return self._known[1]
 

@@ -125,7 +125,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
         )
 
     own = {"proxy": server.proxy.cases()["train"]} if server.proxy else {}
-    cautions = [*row.method.cautions(len(job.sites)), *_other_versions(said)]
+    cautions = [*row.cautions(len(job.sites)), *_other_versions(said)]
     return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
 
 

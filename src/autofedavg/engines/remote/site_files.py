@@ -26,6 +26,7 @@ from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.settings import Settings, setting
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.validation import Values, validate
+from autofedavg.federation.settings import Disclosure
 from autofedavg.tasks.base import Task
 
 SITE_FILE = "autofedavg.toml"  # in the `local` folder of a FLARE kit
@@ -48,6 +49,11 @@ class SiteFile(Settings):
         "",
         origin="ours",
         help="folder for the site's secret and key; empty for ~/.local/state/autofedavg",
+    )
+    disclose: Disclosure = setting(
+        "all",
+        origin="ours: decision 64",
+        help="most that leaves of this site's scores; with means, jobs that want more are refused",
     )
     task: dict[str, str] = setting(
         {}, origin="ours", help="the task's paths at this site, e.g. datalist, root and cache"

@@ -108,6 +108,11 @@ class SiteService:
         if self._client is None or self._policy is None:
             job = self._job()
             mine = read_site_file(self._local)
+            if mine.disclose == "means" and job.row.exchange.disclose != "means":
+                raise Refused(
+                    "this site discloses means alone, and the job asks for the scores of cases: "
+                    'set exchange.disclose = "means" in the study'
+                )
             task = mine.placed(job.row.task, str(self._local))
             threads = mine.threads or job.threads
             if threads:
@@ -164,19 +169,23 @@ class SiteService:
 
     def _without_names(self, message: Message, reply: Message) -> Message:
         """Scores with numbers in place of case names, where names are private."""
-        scores = reply.facts.get("scores")
-        if scores is None or self._state is None:
+        parts = (reply.facts, reply.facts.get("personal"))  # the same cases, under two models
+        scored = [part for part in parts if isinstance(part, dict) and "scores" in part]
+        if not scored or self._state is None:
             return reply
         split = str(message.facts["split"])
-        names = sorted({name for name, _, _ in scores})
+        names = sorted({name for part in scored for name, _, _ in part["scores"]})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:
             # Another split of the same data has another numbering.
             self._state.keep_names(split, str(self._said["split_sha256"])[:8], numbers)
         except OSError as error:
             log.warning("the key from numbers to cases could not be written: %s", error)
-        renamed = [[numbers[name], metric, value] for name, metric, value in scores]
-        return Message(reply.arrays, {**reply.facts, "scores": renamed})
+        everything, *own = (
+            {**part, "scores": [[numbers[name], *rest] for name, *rest in part["scores"]]}
+            for part in scored
+        )
+        return Message(reply.arrays, {**everything, **({"personal": own[0]} if own else {})})
 
 
 def data_digest(said: Mapping[str, Any]) -> str:
