@@ -36,6 +36,7 @@ from autofedavg.federation.local_training import (
     vectors_of,
 )
 from autofedavg.federation.messages import Message, arrays_of, refuse_unknown
+from autofedavg.federation.private_steps import PrivateSteps, Release
 from autofedavg.federation.share_models import assembled
 
 
@@ -48,6 +49,7 @@ class Client(ScoringClient):
         trainer: the resident network; may be shared by the clients of one process.
         seeds: the run's random streams.
         client_state: what it remembers between requests.
+        private: makes its steps differentially private, as far as the study asks for it.
     """
 
     def __init__(
@@ -57,14 +59,17 @@ class Client(ScoringClient):
         trainer: LocalTrainer,
         seeds: Seeds,
         client_state: ClientState,
+        private: PrivateSteps | None = None,
     ) -> None:
         super().__init__(site, data, trainer, client_state)
-        self.seeds = seeds
+        self.seeds, self.private = seeds, private
         data.settle(trainer.device)
 
     def answer(self, verb: str, message: Message) -> Message:
         """Answers one request of the port."""
         refuse_unknown(self.site, verb, message.facts)
+        if self.private:
+            self.private.refuse(verb, message.facts)
         with every_state_kept():  # what a network draws itself is the run's on every engine
             reply: Message = getattr(self, verb)(message)
         return reply
@@ -112,8 +117,11 @@ class Client(ScoringClient):
 
     def train(self, job: LocalTraining) -> Message:
         """Carries out a local training."""
+        paid = self.private.training(job) if self.private else None
 
         def batches() -> Iterable[Batch]:
+            if paid:
+                return paid.batches()
             return self.data.train_batches(self.seeds, job.t, job.training)
 
         work = LocalWork(
@@ -127,14 +135,21 @@ class Client(ScoringClient):
         with self._seeded(Purpose.NETWORK, job.t):
             trainer = self.trainer.variant(job.form, job.training)
             model, losses = algorithm.local_train(trainer, job.rule, work)
-        return self.trained(job, model, losses, work)
+        if paid:
+            paid.refuse_statistics(job.start, model, trainer.layout.trainable)
+        return self.trained(job, model, losses, work, paid)
 
     def trained(
-        self, job: LocalTraining, model: Model, losses: Tensor, work: LocalWork | None = None
+        self,
+        job: LocalTraining,
+        model: Model,
+        losses: Tensor,
+        work: LocalWork | None = None,
+        paid: Release | None = None,
     ) -> Message:
         """Keeps the result of a local training, and replies with it."""
-        loss = self._checked(losses, f"local_train, round {job.t}")
-        facts = job.facts(loss, losses.numel())
+        loss = math.nan if paid else self._checked(losses, f"local_train, round {job.t}")
+        facts = job.facts(loss, losses.numel()) | (paid.facts if paid else {})
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
             arrays = arrays_of(self.client_state.keep_own(model))
@@ -182,18 +197,23 @@ class Client(ScoringClient):
         bank = self.client_state.bank(how["digest"])
         if bank is None:
             return MISSING
+        paid = self.private.weighing("update_beta", how, bank, beta) if self.private else None
         gamma, losses = constraint(how["gamma"]), []
         several = "steps" in how
         step = (BetaOptimiser(**how["optimiser"]) if several else BetaOptimiser("sgd", 1.0)).start()
         for s in range(first, first + how.get("steps", 1)):
             seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
-            x = self._weight_batch(t, s, how)
-            with self._seeded(Purpose.NETWORK, t, s):
-                found, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
-            losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
+            if paid:
+                found = paid.theta(self.trainer, bank, beta, how, seed, s)
+            else:
+                x = self._weight_batch(t, s, how)
+                with self._seeded(Purpose.NETWORK, t, s):
+                    found, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
+                losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
             theta = step(gamma.free(beta), found)
             beta = gamma.beta(theta)
-        return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
+        facts = paid.facts if paid else {"loss": sum(losses) / len(losses)}
+        return Message({"theta": theta}, facts)
 
     def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:
         """The reply to one step on beta that was taken together with other clients'."""
@@ -213,6 +233,10 @@ class Client(ScoringClient):
                 where=f"client {self.site}, differentiate, round {t}, step {s}",
                 remedy="give every site the same study",
             )
+        paid = self.private.weighing("differentiate", how, w) if self.private else None
+        if paid:
+            gradient = paid.gradient(self.trainer, w, how["mode"], s)
+            return Message({"gradient": gradient}, paid.facts)
         x = self._weight_batch(t, s, how)
         with self._seeded(Purpose.NETWORK, t, s):
             gradient, loss = self.trainer.differentiate(w, x, how["mode"])
