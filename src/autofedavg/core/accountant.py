@@ -42,7 +42,8 @@ def divergences(mechanism: Mechanism) -> np.ndarray:
 def _sampled(q: float, sigma: float, order: float) -> float:
     """The divergence of one order: log E[r(z)^order] / (order - 1), z from N(0, sigma^2).
 
-    r(z) = 1 - q + q exp((2z - 1) / (2 sigma^2)) is the ratio of the two densities. The trapezoidal rule has an error that falls exponentially: the integrand is analytic within pi sigma^2 of the
+    r(z) = 1 - q + q exp((2z - 1) / (2 sigma^2)) is the ratio of the two densities. The error of
+    the trapezoidal rule falls exponentially: the integrand is analytic within pi sigma^2 of the
     real line.
     """
     width = min(sigma / 8, sigma**2 / 4)

@@ -89,8 +89,12 @@ class Privacy(Settings):
                 raise ValueError(
                     f"{kind}_noise = {noise:g} protects nobody; use at least {LEAST_NOISE}"
                 )
-        if self.epsilon and not self.on:
-            raise ValueError("epsilon limits noisy steps, and no step is noisy: set train_noise")
+        alone = self.model_fields_set & {"delta", "epsilon"}
+        if alone and not self.on:
+            raise ValueError(
+                f"{' and '.join(sorted(alone))} has no effect without noise: set theta_clip and "
+                "theta_noise, or train_clip and train_noise"
+            )
         return self
 
     @property

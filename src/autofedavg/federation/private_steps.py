@@ -32,7 +32,7 @@ from autofedavg.core.problem import LocalData, PatientData
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import LocalTrainer, Training
-from autofedavg.federation.ledger import Entry, Ledger
+from autofedavg.federation.ledger import Entry, Ledger, Limit
 from autofedavg.federation.local_training import LocalTraining
 from autofedavg.federation.messages import PORT_VALUES
 
@@ -229,6 +229,17 @@ class Release:
         crops = seeds.numpy(name, purpose, t, s)
         batch = self.steps.data.patient_batch(self.split, i, crops, augment)
         return Patient(seeds.number(name, Purpose.NETWORK, t, s), batch)
+
+
+def simulated_privacy(
+    site: str, data: LocalData, seeds: Seeds, privacy: Privacy, training: Training
+) -> PrivateSteps | None:
+    """The private steps of a simulated site: its key comes from the run's seeds."""
+    if not privacy.on:
+        return None
+    key = NoiseKey(seeds.number(site, Purpose.PRIVACY).to_bytes(8, "big"))
+    ledger = Ledger(Limit(delta=privacy.delta))
+    return PrivateSteps(site, data, seeds, privacy, training.batch_size, key, ledger)
 
 
 def steps_of(training: Training, n: int) -> int:

@@ -230,8 +230,8 @@ class CifarSite:
     ) -> CifarBatch:
         images, labels = (part[patient : patient + 1] for part in self._of(split))
         shift = random.randint(2 * PAD + 1, size=(1, 2)) if augment else [[PAD, PAD]]
-        flip = [augment and random.random_sample() < 0.5]
-        return images, labels, *(torch.tensor(part, device=images.device) for part in (shift, flip))
+        flip = torch.tensor([augment and random.random_sample() < 0.5], device=images.device)
+        return images, labels, torch.tensor(shift, device=images.device), flip
 
     def shares_patients(self, split: str, other: str) -> bool:
         (kind, mine), (of, theirs) = self._splits[split], self._splits[other]
