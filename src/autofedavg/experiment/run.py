@@ -17,6 +17,7 @@ from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.core.local_rules import LocalRule
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import Problem
 from autofedavg.core.scores import ScoreRow
 from autofedavg.core.seeds import global_seed
@@ -24,6 +25,7 @@ from autofedavg.core.site import Site
 from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
+from autofedavg.experiment.privacy_account import PrivacyAccount
 from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.selection import (
     KINDS,
@@ -90,6 +92,7 @@ class RunLoop:
         general: rounds, and which models are kept and tested.
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
+        privacy: the noise on what sites send, for the account of it.
         best: the models selected so far.
     """
 
@@ -99,6 +102,7 @@ class RunLoop:
     layout: Layout
     metric: str
     folder: RunFolder
+    privacy: Privacy = NONE
     best: Best = field(default_factory=Best, init=False)
 
     def run(self, w0: Model, watch: Watcher | None = None) -> None:
@@ -115,6 +119,7 @@ class RunLoop:
             with disk_errors(self.folder.path):
                 self.folder.set_status("running")
                 start, self.best = restore(self.folder, self.layout, self.federation, w0)
+                self._account = PrivacyAccount(self.privacy, self.folder.rounds())
                 start = self.method.begin(self.federation, start) if start.t == 0 else start
                 T = self.general.rounds
                 for state in self.method.rounds(self.federation, self.layout, T, start):
@@ -170,6 +175,7 @@ class RunLoop:
                 "validation_local": local,
                 **({"validation_personal": dict(own)} if own else {}),
                 **tested,
+                **self._account.record(federation.take_spent()),
                 "calls": {call: asdict(cost) for call, cost in account.items()},
                 "bytes_down": sum(cost.down for cost in account.values()),
                 "bytes_up": sum(cost.up for cost in account.values()),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -113,26 +112,6 @@ class LoaderData:
         batch = self._next(iterator, seeds, t, s)
         self._under_way = ((split, t, s), iterator)
         return batch
-
-    def patients(self, split: str) -> int:
-        return len(self._loaders[split].dataset) if split in self._loaders else 0
-
-    def patient_batch(
-        self, split: str, patient: int, random: np.random.RandomState, augment: bool
-    ) -> Batch:
-        loader = self._loaders[split]
-        collate = getattr(loader, "collate_fn", None)
-        if collate is None or not hasattr(loader.dataset, "__getitem__"):
-            raise DataError(
-                "the loader has no cases that can be had one by one",
-                where=f"site {self._name}, {split}",
-                remedy="use PyTorch's DataLoader with a data set that has an index",
-            )
-        with every_seed(int(random.randint(2**31))):  # for transforms; they are the loader's own
-            return collate([loader.dataset[patient]])
-
-    def shares_patients(self, split: str, other: str) -> bool:
-        return True  # nobody knows: what is spent on one split is counted for all
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores: list[CaseScore] = []
