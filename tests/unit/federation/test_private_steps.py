@@ -311,3 +311,24 @@ def test_vectors_are_part_of_a_request():
     assert site.private.ledger.epsilon() == once
     asked(1.0)
     assert site.private.ledger.epsilon() > once
+
+
+def test_what_the_study_leaves_alone_is_not_private():
+    site = client(THETA)
+    assert train(site).facts["loss"] > 0
+    assert site.private.ledger.epsilon() == 0
+    site = client(Privacy(train_clip=0.5, train_noise=1.0))
+    shared(site)
+    assert weigh(site).facts["loss"] > 0
+    assert "spent" not in ask_gradient(site).facts
+
+
+def test_a_site_that_lacks_the_models_pays_nothing():
+    fleet = DirectFleet(toy_problem(), privacy=THETA)
+    federation = Federation(fleet, privacy=THETA)
+    bank = Bank.gather({name: w0() for name in "ABC"})
+    federation.share_models(1, bank)
+    fleet.clients["B"].client_state.keep_bank(bank, "other")
+    federation.update_beta(1, 1, BETA, **HOW)
+    spent = federation.take_spent()
+    assert [spent[name][0][3] for name in "ABC"] == [1, 1, 1]
