@@ -24,4 +24,4 @@ def privacy_table(results: Results) -> Table | None:
         "Validation and test scores left the sites without noise: epsilon does not cover them.",
         *deltas,
     )
-    return table_of("privacy", "Differential privacy", results.sites, rows, notes)
+    return table_of("privacy", "Differential privacy", [*results.sites], rows, notes)
