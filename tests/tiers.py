@@ -75,6 +75,8 @@ COSTS = {
     "integration/test_personal.py": "trains",
     "integration/test_predict.py": "trains",
     "integration/test_predict_folder.py": "trains",
+    "integration/test_private_runs.py": "trains",
+    "integration/test_private_site.py": "process",
     "integration/test_public_ct.py": "trains",
     "integration/test_methods_on_engines.py": "trains",
     "integration/test_remote.py": "trains",

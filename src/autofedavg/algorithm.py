@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model
-from autofedavg.core.constraints import constraint
 from autofedavg.core.local_rules import LocalRule, LocalWork
 from autofedavg.core.mixture import Mixture
 from autofedavg.core.plan import Plan, Update
@@ -104,7 +103,6 @@ def update_beta(
     network: LocalTrainer, w_k: Bank, beta: Tensor, x: Batch, how: Facts, seed: int
 ) -> tuple[Tensor, Tensor]:
     """One step on beta at client k, from a mini-batch x of its own: (theta^{s,k}, loss)."""
-    layers = network.layout.layers(how["layers"]) if how["layers"] else None
-    mixture = Mixture(w_k, beta, constraint(how["gamma"]), layers, Generator().manual_seed(seed))
+    mixture = Mixture.asked(w_k, beta, how, network.layout, seed)
     gradient, loss = network.differentiate(mixture.w, x, how["mode"])
     return mixture.step(gradient, how["rate"], how["smoothing"]), loss

@@ -119,6 +119,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "verdict": _verdict,
         "validation": _scored,
         "validation_local": (_none, {str: _measured}),
+        "spent": {str: [[(str, _number)]]},
+        "epsilon": {str: _number},
         "test": _scored,
         "calls": {str: {str: _number}},
         "bytes_down": _number,

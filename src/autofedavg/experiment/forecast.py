@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from autofedavg.core.bank import Layout
 from autofedavg.experiment.config import Study
+from autofedavg.experiment.private_rows import budget_lines
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.experiment.words import size
@@ -17,7 +19,8 @@ from autofedavg.tasks.base import Progress
 def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
     """Every row's values with origins, its traffic and its memory, as plain values.
 
-    Data is read only where a setting was left to it.
+    Data is read only where a setting was left to it, and where patients must be counted for
+    differential privacy.
     """
     for run, _, _ in study.jobs():
         run.task.check()
@@ -27,7 +30,7 @@ def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
         "seeds": list(study.seeds),
         "baseline": study.baseline,
         "folds": list(study.folds),
-        "rows": [_row(run.resolved(progress)) for run in study.runs],
+        "rows": [_row(run.resolved(progress), progress) for run in study.runs],
     }
 
 
@@ -59,6 +62,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"(test_local = {scored['test_local']})",
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
+            *(f"  {line}" for line in budget_lines(row["privacy"])),
             *(f"  between institutions: {caution}" for caution in row["cautions"]),
             *([f"  same as FedAvg: {row['equals_fedavg']}"] if row["equals_fedavg"] else []),
             *([f"  warning: {row['unsuited']}"] if row["unsuited"] else []),
@@ -72,14 +76,15 @@ def _ways(ways: dict[str, float]) -> list[str]:
     return [f"  learning the weights adds to FedAvg's traffic: {said}"] if ways else []
 
 
-def _row(run: RunConfig) -> dict[str, Any]:
+def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
     network = run.task.network()
-    run.method.check_network(network, run.T)
+    run.check_network(network)
     layout = Layout.of(network)
     sites = len(run.task.site_names())
     layers = layout.layers("module").P
     calls = run.method.calls(run.T, layout)
     held = 2 if calls["differentiate"] else 1  # learned at the server: every client's gradient too
+    spent = run.budgets(run.task.problem(progress)) if run.privacy.on else {}
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -94,6 +99,7 @@ def _row(run: RunConfig) -> dict[str, Any]:
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()
         ],
+        "privacy": {name: asdict(budget) for name, budget in spent.items()},
         "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
         "unsuited": run.method.unsuited(run.training),

@@ -60,9 +60,9 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         for caution in (*work.cautions, config.method.unsuited(config.training)):
             if caution:
                 log.warning("%s", caution)
-        loop = RunLoop(
-            config.method, config.general, work.federation, work.layout, config.task.metric, folder
-        )
+        metric = config.task.metric
+        run = (config.method, config.general, work.federation, work.layout, metric, folder)
+        loop = RunLoop(*run, config.privacy)
         loop.run(work.w0, watch)
         log.info("finished")
 

@@ -8,9 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from torch import nn
+
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.privacy import NONE, Privacy
+from autofedavg.core.problem import Problem
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
+from autofedavg.experiment.private_rows import Budget, budgets, refuse_private
 from autofedavg.experiment.selection import MOST_FULL, TestLocal, where_tested
 from autofedavg.experiment.validation import PARTS, Values
 from autofedavg.federation.settings import Exchange
@@ -58,7 +63,7 @@ class RunConfig:
         name: the row's name, also its folder's.
         label: the row's name in tables.
         general: rounds and quorum.
-        task, training, method, exchange: their settings.
+        task, training, method, exchange, privacy: their settings.
         folds: those of the cross-validation that this run is one of.
     """
 
@@ -69,6 +74,7 @@ class RunConfig:
     training: Training
     method: Method
     exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
+    privacy: Privacy = NONE
     folds: tuple[int, ...] = ()
 
     def check(self, names: Sequence[str] | None = None) -> None:
@@ -141,9 +147,23 @@ class RunConfig:
     def T(self) -> int:
         return self.general.rounds
 
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        """The tables of the row; one without differential privacy has no table of it."""
+        return tuple(part for part in PARTS if part != "privacy" or self.privacy.on)
+
+    def check_network(self, network: nn.Module) -> None:
+        """Refuses a network that the method, or differential privacy, cannot work with."""
+        self.method.check_network(network, self.T)
+        refuse_private(self.privacy, self.method, network, self.T)
+
+    def budgets(self, problem: Problem) -> dict[str, Budget]:
+        """What every site will spend of its patients' privacy; refuses more than is allowed."""
+        return budgets(self.privacy, self.method, self.training, self.T, problem)
+
     def origins(self) -> list[tuple[str, Any, str, str]]:
         """(path, value, origin, help) of every setting."""
-        parts = [(f"{part}.", getattr(self, part)) for part in PARTS]
+        parts = [(f"{part}.", getattr(self, part)) for part in self._parts]
         holders = [("", self.general), *parts]
         return [found for prefix, holder in holders for found in origins(holder, prefix)]
 
@@ -160,7 +180,7 @@ class RunConfig:
     def values(self, *, given_only: bool = False) -> Values:
         """Every value, defaults written out; or only what the study itself gave."""
         values = {"name": self.name, "label": self.label, **plain(self.general, given_only)}
-        values |= {part: plain(getattr(self, part), given_only) for part in PARTS}
+        values |= {part: plain(getattr(self, part), given_only) for part in self._parts}
         if not values["exchange"]:
             del values["exchange"]
         return values

@@ -13,6 +13,7 @@ from typing import Any
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import Problem
 from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.core.seeds import global_seed
@@ -21,6 +22,7 @@ from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
 from autofedavg.experiment.personal_selection import PersonalSelection, personal_rule
+from autofedavg.experiment.privacy_account import PrivacyAccount
 from autofedavg.experiment.round_line import listed, round_line
 from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.selection import (
@@ -89,6 +91,7 @@ class RunLoop:
         general: rounds, and which models are kept and tested.
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
+        privacy: the noise on what sites send, for the account of it.
         best: the models selected so far.
     """
 
@@ -98,6 +101,7 @@ class RunLoop:
     layout: Layout
     metric: str
     folder: RunFolder
+    privacy: Privacy = NONE
     best: Best = field(default_factory=Best, init=False)
 
     def run(self, w0: Model, watch: Watcher | None = None) -> None:
@@ -114,6 +118,7 @@ class RunLoop:
             with disk_errors(self.folder.path):
                 self.folder.set_status("running")
                 start, self.best = restore(self.folder, self.layout, self.federation, w0)
+                self._account = PrivacyAccount(self.privacy, self.folder.rounds())
                 start = self.method.begin(self.federation, start) if start.t == 0 else start
                 T = self.general.rounds
                 for state in self.method.rounds(self.federation, self.layout, T, start):
@@ -160,6 +165,7 @@ class RunLoop:
             "validation_local": local,
             **({"validation_personal": dict(own)} if own else {}),
             **tested,
+            **self._account.record(federation.take_spent()),
         }
         self.folder.append_round(round_line(state, federation, measured))
         known = asdict(best)

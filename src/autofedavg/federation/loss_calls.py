@@ -24,7 +24,7 @@ from autofedavg.federation.replies import SCORE_BOUND, BadReply, lacks
 from autofedavg.federation.steps import LearningCalls, outliers
 
 if TYPE_CHECKING:
-    from autofedavg.federation.client import Client
+    from autofedavg.federation.client_learning import LearningClient
 
 
 class LossCalls(LearningCalls):
@@ -124,7 +124,7 @@ def losses_of(reply: Message, shape: tuple[int, int]) -> Tensor:
 # --- at a client ---------------------------------------------------------------------------------
 
 
-def mixture_losses(client: Client, message: Message) -> Message:
+def mixture_losses(client: LearningClient, message: Message) -> Message:
     """The losses of mixtures of the models that this client holds."""
     how, alphas = message.facts, message.arrays["alpha"]
     bank = client.client_state.bank(how["digest"])
@@ -135,7 +135,7 @@ def mixture_losses(client: Client, message: Message) -> Message:
     return _reply([_checked(client, w, how, "mixture_losses") for w in mixtures])
 
 
-def model_losses(client: Client, message: Message) -> Message:
+def model_losses(client: LearningClient, message: Message) -> Message:
     """The losses of a model that this client is sent."""
     w = received(message, client.client_state, client.trainer.layout.dtype)
     if w is None:
@@ -149,7 +149,7 @@ def model_losses(client: Client, message: Message) -> Message:
     return _reply([_checked(client, w, message.facts, "model_losses")])
 
 
-def batch_losses(client: Client, w: Model, t: int, steps: range, data: str) -> Tensor:
+def batch_losses(client: LearningClient, w: Model, t: int, steps: range, data: str) -> Tensor:
     """The loss of a model, as it predicts, on the batch of every step; draws are the steps'."""
     losses = []
     for s in steps:
@@ -159,7 +159,7 @@ def batch_losses(client: Client, w: Model, t: int, steps: range, data: str) -> T
     return torch.stack(losses)
 
 
-def _checked(client: Client, w: Model, how: Facts, call: str) -> Tensor:
+def _checked(client: LearningClient, w: Model, how: Facts, call: str) -> Tensor:
     """Its losses, if they are finite."""
     t, first = int(how["t"]), int(how["s"])
     found = batch_losses(client, w, t, range(first, first + int(how["steps"])), how["data"])

@@ -81,6 +81,12 @@ def number(answer: Message, fact: str) -> float:
     return value
 
 
+def loss_in(answer: Message) -> float | None:
+    """The loss of a reply; None where the site withholds it, with the price of a private reply."""
+    private = answer.facts.get("loss", math.nan) is None and "spent" in answer.facts
+    return None if private else number(answer, "loss")
+
+
 def out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadReply:
     """The refusal of a number that is not finite, or beyond all reason."""
     if value is None:
@@ -140,7 +146,7 @@ def trained_reply(answer: Message, start: Model, how: Encoding, asked: LocalRequ
         if (vector.shape, vector.dtype) != wanted or not bool(torch.isfinite(vector).all()):
             raise BadReply(f"its {what} is not {asked.length} finite numbers", SAME_STUDY)
     kept = digest_in(answer.facts, "kept") if asked.rule.keeps else ""
-    return Reply(trained_model(answer, start, how), number(answer, "loss"), told, back, kept)
+    return Reply(trained_model(answer, start, how), loss_in(answer), told, back, kept)
 
 
 def digest_in(facts: Mapping[str, Any], name: str) -> str:
@@ -151,9 +157,9 @@ def digest_in(facts: Mapping[str, Any], name: str) -> str:
     return digest
 
 
-def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:
+def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float | None]:
     """theta^{s,k}: the shape and type of beta, finite, not beyond all reason; and the loss."""
-    loss = number(answer, "loss")
+    loss = loss_in(answer)
     if set(answer.arrays) != {"theta"}:
         raise BadReply(
             f"answered step {s} with {_names(answer)} instead of theta",
@@ -170,9 +176,11 @@ def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:
     return theta, loss
 
 
-def gradient_of(answer: Message, length: int, kind: torch.dtype, s: int) -> tuple[Tensor, float]:
+def gradient_of(
+    answer: Message, length: int, kind: torch.dtype, s: int
+) -> tuple[Tensor, float | None]:
     """The gradient of step s, `length` finite numbers of the network's type; and the loss."""
-    loss = number(answer, "loss")
+    loss = loss_in(answer)
     gradient = answer.arrays.get("gradient")
     if (
         gradient is None

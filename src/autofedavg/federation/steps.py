@@ -141,7 +141,7 @@ class LearningCalls:
         parcel = self._sender.parcel(w)
         message = Message(parcel.arrays, {**facts, **self._sender.sent})
 
-        def read(_: str, reply: Message) -> tuple[Tensor, float]:
+        def read(_: str, reply: Message) -> tuple[Tensor, float | None]:
             return gradient_of(reply, length, w.values.dtype, s)
 
         def mend(_: str, reply: Message) -> Message | None:
@@ -180,9 +180,13 @@ class LearningCalls:
         names = self._calls.names
         return {name: [losses.get(name) for losses in taken] for name in names} if taken else {}
 
-    def _without_losses(self, replies: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
-        """What clients found in a step; their losses are kept."""
-        self._losses.append({name: loss for name, (_, loss) in replies.items()})
+    def _without_losses(
+        self, replies: Mapping[str, tuple[Tensor, float | None]]
+    ) -> dict[str, Tensor]:
+        """What clients found in a step; their losses are kept, where they send them."""
+        losses = {name: loss for name, (_, loss) in replies.items() if loss is not None}
+        if losses or not replies:
+            self._losses.append(losses)
         return {name: found for name, (found, _) in replies.items()}
 
 

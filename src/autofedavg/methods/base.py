@@ -62,6 +62,7 @@ class Method(Settings):
 
     about: ClassVar[About | None] = None
     needs_proxy: ClassVar[bool] = False  # whether it needs data at the server
+    needs_losses: ClassVar[bool] = False  # whether it weighs clients by their training losses
 
     @property
     def learns_on(self) -> str | None:

@@ -25,6 +25,7 @@ from autofedavg.report.gallery import Examples, Group, Key, sheet
 from autofedavg.report.over_rounds import events_table, learning_table, rounds_table, tested_table
 from autofedavg.report.page import Drawn, drawn, page
 from autofedavg.report.paying import paying_table
+from autofedavg.report.privacy import privacy_table
 from autofedavg.report.read import read_results
 from autofedavg.report.repeats import Results, stem
 from autofedavg.report.tables import (
@@ -49,7 +50,7 @@ TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part
     "weights": (weights_table, learning_table, paying_table),
     "training": (events_table,),
     "cases": (differences_table,),
-    "costs": (traffic_table, time_table, speed_table),
+    "costs": (traffic_table, time_table, speed_table, privacy_table),
     "origins": provenance.TABLES,
 }
 

@@ -68,7 +68,7 @@ def run_study(
     for config in study.runs:
         with global_seed(0):
             network = config.resolved(observer.preparing).task.network()
-        config.method.check_network(network, config.T)
+        config.check_network(network)
     home = Path(out) / study.name
     runs = [
         PlannedRun(run_path(home, config.name, seed, fold), config, seed, machine)
@@ -187,6 +187,8 @@ def _run_as_job(run: PlannedRun, observer: Observer, runners: Runners, engines: 
     config, machine = run.config, run.machine
     study = run.folder.parents[2 if config.folds else 1]
     config.task.prepare(observer.preparing)  # once, not once per site
+    if config.privacy.on:
+        config.budgets(config.task.problem())
     job = Job.of(
         study.name,
         config,
@@ -213,8 +215,9 @@ def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> Non
     if run.started:
         _refuse_other_data(run.folder, config.task)
     check_run(config.method, config.T, config.general.select, problem)
+    config.budgets(problem)
     secret = kept_secret(run.folder)  # of a run that was started on a real engine
-    given = (machine, config.general.quorum, config.exchange, secret)
+    given = (machine, config.general.quorum, config.exchange, secret, config.privacy)
     with clients(problem, config.training, seeds, *given) as federation:
         w0, layout = problem.initial(seeds)
 

@@ -333,6 +333,9 @@ def test_why_not_together(monkeypatch) -> None:
     assert "layers" in why_not_together(
         clients_of(fitting, build=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
     )
+    private = clients_of(fitting)
+    private["a"].private = object()
+    assert "differentially private" in why_not_together(private)
     odd = clients_of(fitting)
     odd["a"].data = object()
     assert "pictures" in why_not_together(odd)

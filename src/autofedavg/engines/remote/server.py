@@ -106,6 +106,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
         remote=True,
         metric=row.task.metric,
         proxy=Proxy.of(server, row.training, seeds, torch.device("cpu")),
+        privacy=row.privacy,
     )
     if federation.proxy and job.threads:
         torch.set_num_threads(job.threads)  # they change the last bits of what the server trains

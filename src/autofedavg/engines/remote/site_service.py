@@ -24,6 +24,7 @@ from autofedavg.core.trainer import LocalTrainer
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.site_files import SiteState, read_site_file, state_home
+from autofedavg.engines.remote.site_ledger import site_privacy
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
@@ -135,10 +136,11 @@ class SiteService:
                 )
             data, about = problem.sites[self.site], task.describe()
             digests = {key: str(about.get(key, "")) for key in DIGESTS}
+            own = SiteState(state_home(mine.state), self.site)
             if task.private_names:
                 # Without a salt, guessed case names could be checked against a digest.
-                self._state = SiteState(state_home(mine.state), self.site)
-                digests = {key: self._state.salted(value) for key, value in digests.items()}
+                self._state = own
+                digests = {key: own.salted(value) for key, value in digests.items()}
             self._said = {
                 "version": __version__,
                 "network": job.network,
@@ -146,7 +148,10 @@ class SiteService:
                 "cases": {split: int(n) for split, n in data.cases().items()},
                 **digests,
             }
-            self._client = Client(self.site, data, trainer, Seeds(job.seed), self._client_state)
+            machine = f"{data_digest(self._said)} {device} {torch.get_num_threads()}"
+            private = site_privacy(job, self.site, mine.privacy, own, data, trainer.layout, machine)
+            seeds = Seeds(job.seed)
+            self._client = Client(self.site, data, trainer, seeds, self._client_state, private)
             self._policy = Policy(job, trainer.layout)
             if self._history:
                 self._policy.restore(self._history)

@@ -22,6 +22,8 @@ def why_not_together(clients: Mapping[str, Client]) -> str:
     training = some.trainer.training
     if find_spec("triton") is None:
         return "Triton is not installed"
+    if some.private:
+        return "their steps are differentially private, patient by patient"
     if training.precision != "bf16" or training.optimiser != "sgd":
         return "only SGD in bf16 is done together"
     device = some.trainer.device

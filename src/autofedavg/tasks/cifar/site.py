@@ -222,6 +222,21 @@ class CifarSite:
         flip = torch.zeros(batch_size, dtype=torch.bool, device=images.device)
         return images[pick], labels[pick], shift, flip
 
+    def patients(self, split: str) -> int:
+        return self.cases()[split]
+
+    def patient_batch(
+        self, split: str, patient: int, random: np.random.RandomState, augment: bool
+    ) -> CifarBatch:
+        images, labels = (part[patient : patient + 1] for part in self._of(split))
+        shift = random.randint(2 * PAD + 1, size=(1, 2)) if augment else [[PAD, PAD]]
+        flip = torch.tensor([augment and random.random_sample() < 0.5], device=images.device)
+        return images, labels, torch.tensor(shift, device=images.device), flip
+
+    def shares_patients(self, split: str, other: str) -> bool:
+        (kind, mine), (of, theirs) = self._splits[split], self._splits[other]
+        return kind == of and mine.start < theirs.stop and theirs.start < mine.stop
+
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         images, labels = self._of(split)
         device = next(network.parameters()).device
