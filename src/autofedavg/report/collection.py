@@ -42,14 +42,18 @@ def by_study(paths: Sequence[Path]) -> dict[str, list[Path]]:
         RunError: there is no run, or a folder is damaged.
     """
     found: dict[str, dict[Path, None]] = {}
+    names: dict[Path, str] = {}
     for path in paths:
         here = as_folder(path).resolve()
         for run in run_paths([path]):
             home = study_home(run)
-            name = str(read_json(home / STUDY).get("name", home.name)) if home else OUTSIDE
-            whole = home if home and home.is_relative_to(here) else None
-            inside = path if home and here.is_relative_to(home) else run
-            found.setdefault(name, {})[whole or inside] = None
+            if home is None:
+                found.setdefault(OUTSIDE, {})[run] = None
+                continue
+            if home not in names:
+                names[home] = str(read_json(home / STUDY).get("name", home.name))
+            part = here != home and here.is_relative_to(home)  # of a study: a row, or a run
+            found.setdefault(names[home], {})[path if part else home] = None
     named = [name for name in found if name != OUTSIDE]
     if len(named) < 2:
         return {name: list(paths) for name in (named or [OUTSIDE])}

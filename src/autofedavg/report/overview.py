@@ -212,8 +212,8 @@ def _left_out(overview: Overview) -> list[str]:
     said = []
     if absent:
         said.append(
-            "Not in the overview, as not all studies have a finished run of it with a global "
-            f"model: {', '.join(absent)}."
+            "Not in the overview, for want of a finished run with a global model in every study: "
+            f"{', '.join(absent)}."
         )
     said += [
         f"Not in the overview: {name} is not one method in all studies ({', '.join(used)})."
@@ -230,7 +230,8 @@ def _tuned(overview: Overview) -> list[str]:
         paths = [
             path
             for path in dict.fromkeys(path for each in values for path in each)
-            if any(each.get(path) != values[0].get(path) for each in values)
+            # A run of an earlier version lacks settings that were added since.
+            if any(a[path] != b[path] for a in values for b in values if path in a and path in b)
         ]
         said += [f"{label} (method.{', method.'.join(paths)})"] if paths else []
     return [f"Settings that differ between studies: {'; '.join(said)}."] if said else []

@@ -9,7 +9,7 @@ from autofedavg.report.overview import Overview
 
 STEP = 22  # pixels between two names
 JOINT = 9  # pixels between two joints
-ABOVE = 26  # pixels above the line of ranks, for the critical difference
+ABOVE = 42  # pixels above the line of ranks, for the critical difference
 
 
 def critical_difference_figure(overview: Overview) -> Figure | None:
@@ -80,7 +80,7 @@ def _layers(
     thick = {"type": "rule", "strokeWidth": 5, "strokeCap": "round", "color": vega.COLOURS[5]}
     if joined:
         layers.append(of(joined, thick, x={**x, "field": "from"}, x2={"field": "to"}, y=y))
-    width = [{"rank": 1, "to": 1 + critical, "y": -ABOVE + 6.0, "name": f"CD {critical:.2f}"}]
+    width = [{"rank": 1, "to": 1 + critical, "y": 4.0 - ABOVE, "name": f"CD {critical:.2f}"}]
     beside = {"type": "text", "align": "left", "dx": 6, "baseline": "middle"}
     layers += [
         of(width, {"type": "rule", "strokeWidth": 2}, x=x, x2={"field": "to"}, y=y),
