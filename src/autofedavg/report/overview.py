@@ -116,7 +116,7 @@ class Overview:
             said += [f"Best mean rank: {best}, {self.ranking[best]:.2f}.", *_tested(self)]
         if self.gains:
             said.append(verdict(_overall(self), self.baseline))
-        return said + _left_out(self)
+        return said if self.rows else said + _left_out(self)  # else a note of the table says it
 
 
 def _scores(overview: Overview) -> Table | None:

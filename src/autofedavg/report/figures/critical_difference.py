@@ -54,7 +54,8 @@ def _layers(
 ) -> list[Spec]:
     """The line of ranks, a lead from every rank to its name, the joints and the difference."""
     scale = {"domain": [1, max(k, 1 + critical)], "nice": False, "zero": False}
-    ticks = {"orient": "top", "values": list(range(1, k + 1)), "grid": False, "offset": -ABOVE}
+    ticks = {"orient": "top", "values": list(range(1, k + 1)), "format": "d", "grid": False,
+             "offset": -ABOVE}  # fmt: skip
     x = vega.number("rank", "", scale=scale, axis=ticks)
     y = vega.number("y", "", axis=None, scale={"domain": [bottom, -ABOVE], "nice": False})
     line = {**y, "field": "line"}
