@@ -117,6 +117,24 @@ def test_the_page_has_a_chapter_for_each_study(homes, tmp_path, say) -> None:
     assert not list((out / "studies").rglob("*.csv"))
 
 
+def test_in_a_browser_a_box_hides_its_row_in_all_chapters(homes, tmp_path, say, open_page) -> None:
+    assert say("report", *homes, "--out", tmp_path / "page", "--no-examples")[0] == 0
+    page = open_page(tmp_path / "page" / "index.html")
+    page.locator("html[data-drawn]").wait_for(state="attached", timeout=120_000)
+    assert (page.console, page.errors) == ([], [])
+    figures = page.locator("figure[data-title]")
+    assert page.locator("html").get_attribute("data-drawn") == str(figures.count())
+    names = page.locator("#figure-critical-difference .live svg")
+    assert "L-SOFTMAX" in names.text_content()
+    page.locator("fieldset.rows input[value='L-SOFTMAX']").uncheck()
+    page.wait_for_function(
+        "!document.querySelector('#figure-critical-difference .live svg')"
+        ".textContent.includes('L-SOFTMAX')"
+    )
+    assert page.locator("tr[data-row='L-SOFTMAX']:visible").count() == 0
+    assert page.locator("#study3-table-scores tr[data-row='FEDAVG']").is_visible()
+
+
 def test_the_diagram_joins_rows_that_do_not_differ(tmp_path) -> None:
     """With 30 studies in the same order, all rows differ; with three, neighbours do not."""
     names = [f"s{k:02d}" for k in range(30)]
