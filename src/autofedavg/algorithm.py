@@ -51,18 +51,18 @@ class Round:
 
 def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Round]:
     """Server executes: T rounds, learning the weights every t0; yields the state after each."""
-    w = start.w
+    w, calls = start.w, plan.calls(federation, start.memory)
     beta0 = plan.gamma.initial(federation.K, plan.layers.P if plan.layers else None)
     beta = beta0 if start.beta is None else start.beta
-    alpha = plan.gamma.alpha(beta)
     for t in range(start.t + 1, plan.T + 1):
         trained = federation.local_train(t, w, T=plan.T)
         w_k = trained.w_k
-        if learn := t % plan.t0 == 0:
-            beta = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
-            alpha = plan.gamma.alpha(beta)
+        if learn := calls.due(t):  # t mod t0 = 0
+            new = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
+            beta = calls.kept(t, w_k, beta, new)
+        alpha = plan.gamma.alpha(beta)
         w = federation.as_sent(w_k.combine(among(alpha, federation, w_k), plan.layers))
-        yield Round(t, w, beta, alpha, w_k, trained.losses, learn)
+        yield Round(t, w, beta, alpha, w_k, trained.losses, learn, memory=calls.memory)
 
 
 def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta: Tensor) -> Tensor:

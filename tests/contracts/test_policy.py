@@ -25,6 +25,7 @@ from toy import CPU, METRIC, TRAINING, DirectFleet, mlp, toy_problem
 T = 4
 SITES = ("A", "B", "C")
 LAYOUT = toy_problem(3, mlp).initial(Seeds(7))[1]
+LEARNING = ("share_models", "update_beta", "differentiate", "mixture_losses", "model_losses")
 SPLITS = ("train", "validation", "test", "holdout")
 
 
@@ -98,6 +99,8 @@ def candidates(asked: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
             values = {"t": t, "s": s, "data": data, "mode": mode}
             found += [("differentiate", values), ("update_beta", {**step, **values})]
             found += [("differentiate", {**values, "form": {}})]
+            batches = {"t": t, "s": s, "steps": 8, "data": data}
+            found += [("model_losses", batches), ("mixture_losses", {**batches, "layers": None})]
     return found
 
 
@@ -113,6 +116,11 @@ def test_every_method_s_run_is_answered_and_nothing_else(name, change, general, 
     allowed = {key(verb, facts) for verb, facts in asked}
     for verb, facts in asked:  # a site without a personal model scores the global one alone
         allowed.add(key(verb, {k: v for k, v in facts.items() if k not in ("personal", "kept")}))
+    if change.get("t0") == "auto":  # a site cannot know which rounds learn
+        learning = [(verb, facts) for verb, facts in asked if verb in LEARNING]
+        allowed |= {key(v, {**facts, "t": t}) for v, facts in learning for t in range(1, T + 1)}
+    if any(verb == "share_keys" for verb, _ in asked):  # for a site that joins in any round
+        allowed |= {key("share_keys", {"t": t}) for t in range(1, T + 1)}
     refused = 0
     for verb, facts in candidates(asked):
         if key(verb, facts) in allowed:
@@ -166,10 +174,21 @@ def test_a_site_that_missed_the_last_round_is_tested_where_a_quorum_goes_on(gene
     policy.check("evaluate", TEST)
 
 
-@pytest.mark.parametrize(("verb", "calls"), [("differentiate", 1), ("update_beta", 2)])
-def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls):
-    learning = "server" if verb == "differentiate" else "clients"
-    job = job_of(AutoFedAvg(S=2, learning=learning), exchange=Exchange(retries=2))
+@pytest.mark.parametrize(
+    ("verb", "calls", "how"),
+    [
+        ("differentiate", 1, {"learning": "server"}),
+        ("update_beta", 2, {}),
+        ("share_models", 3, {}),
+        ("mixture_losses", 2, {"t0": "auto"}),
+        ("share_models", 4, {"t0": "auto"}),
+        ("model_losses", 2, {"t0": "auto", "learning": "server"}),
+        ("model_losses", 3, {"t0": "auto", "learning": "server", "when_idle": "sizes"}),
+    ],
+    ids=str,
+)
+def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls, how):
+    job = job_of(AutoFedAvg(S=2, **how), exchange=Exchange(retries=2))
     policy = policy_of(job)
     facts = {"t": 1, **policy.requests(1)[verb][0]}
     most = calls * 2 * (1 + 2 + 3)  # the first time, retries, and after "I lack it"; all twice

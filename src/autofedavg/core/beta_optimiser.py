@@ -5,13 +5,15 @@ holds Adam at the server: clients take a unit step, so what they moved by on ave
 gradient. Either starts afresh at every LearnAggWeight, so a run's state is w and beta alone
 (decision 4).
 
+Blind learning keeps Adam's moments from call to call, at each site (decision 62).
+
 With several steps a message the same two are used by a client on its own steps, afresh in every
 message, and the server averages (decision 33).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -43,6 +45,20 @@ class BetaOptimiser:
         if self.kind == "sgd":
             return lambda _theta, average: average
         return self._adam()
+
+    def step_from(
+        self, theta: Tensor, slope: Tensor, moments: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step along a slope, and the moments to continue from; none at first."""
+        if self.kind == "sgd":
+            return theta - self.rate * slope, {}
+        parameter = theta.clone().requires_grad_()
+        adam = torch.optim.Adam([parameter], self.rate, self.betas, foreach=False)
+        parameter.grad = slope
+        if moments:
+            adam.state[parameter] = {name: value.clone() for name, value in moments.items()}
+        adam.step()
+        return parameter.detach(), dict(adam.state[parameter])
 
     def _adam(self) -> Step:
         parameter = torch.zeros((), requires_grad=True)

@@ -70,6 +70,8 @@ _measured = (_none, float, _number)  # maybe not finite: training can go wrong, 
 _weights = (_none, [(*_measured, [_measured])])  # one for each site, or a list of one a layer
 _scored = (_none, {"mean": _measured, "sites": (_none, {str: _measured})})
 _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
+_verdict = {"gain!": _number, "error!": _number, "paid!": bool, "next!": _count,
+            "to_sizes": bool, "over_sizes": _number, "over_sizes_error": _number}  # fmt: skip
 _sha256 = ("split_sha256", "content_sha256", "folds_sha256")
 _row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -114,6 +116,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "beta": _weights,
         "loss": {str: _measured},
         "learning_loss": {str: [_measured]},
+        "verdict": _verdict,
         "validation": _scored,
         "validation_local": (_none, {str: _measured}),
         "test": _scored,
@@ -121,6 +124,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "bytes_down": _number,
         "bytes_up": _number,
         "answered": (_none, [str]),
+        "blind": {str: _measured},
         "events": (_none, [_event]),
         "time": _number,
     },

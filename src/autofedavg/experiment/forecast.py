@@ -37,6 +37,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
     lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
         traffic, memory, scored = row["traffic"], row["memory"], row["evaluations"]
+        most = "at most " if traffic["bound"] else ""
         lines += ["", f"[{row['name']}] {row['label']}"]
         width = max(len(item["setting"]) for item in row["settings"])
         values = [str(item["value"]) for item in row["settings"]]
@@ -46,11 +47,13 @@ def forecast_text(seen: dict[str, Any]) -> str:
         lines += [
             f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
             f"{row['layers']} layers); {row['sites']} sites; data {row['data']}",
-            f"  traffic {size(traffic['total'])} over {row['rounds']} rounds: "
+            f"  traffic {most}{size(traffic['total'])} over {row['rounds']} rounds: "
             f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
-            f"{100 * traffic['extra']:.1f} % more for learning the weights, "
+            f"{most}{100 * traffic['extra']:.1f} % more for learning the "
+            f"weights, "
             f"{size(traffic['validation_a_round'])} a round to validate; "
             f"models as {traffic['down']} down, {traffic['up']} up",
+            *_ways(traffic["ways"]),
             f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
             f"last: {scored['own_models']} of sites' own models "
             f"(test_local = {scored['test_local']})",
@@ -60,6 +63,12 @@ def forecast_text(seen: dict[str, Any]) -> str:
             *([f"  same as FedAvg: {row['equals_fedavg']}"] if row["equals_fedavg"] else []),
         ]
     return "\n".join([*lines, "", "the study is valid"])
+
+
+def _ways(ways: dict[str, float]) -> list[str]:
+    """What learning the weights adds to FedAvg's traffic, in each way of learning."""
+    said = ", ".join(f"{way} {100 * extra:.1f} %" for way, extra in ways.items())
+    return [f"  learning the weights adds to FedAvg's traffic: {said}"] if ways else []
 
 
 def _row(run: RunConfig) -> dict[str, Any]:
@@ -105,15 +114,17 @@ def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:
         sites: all sites.
     """
     shown = sites if asked else 0  # sites that score a global model
-    validated = sites + shown * max(1.0, asked / run.T) if run.task.has("validation") else 0
+    alone = sites if run.method.shows_models else 0  # and those that score their own
+    validated = alone + shown * max(1.0, asked / run.T) if run.task.has("validation") else 0
     tested = shown / run.general.test_every if run.general.test_every else 0
-    own = local_tests(run.general.test_local, sites)
+    where = where_tested(run.general.test_local, sites) if alone else "none"
+    own = local_tests(where, sites)
     last = shown if run.general.select == "best" else 0  # beside the best global model
     return {
         "a_round": round(validated + tested),
         "at_the_end": shown + own + last,
         "own_models": own,
-        "test_local": where_tested(run.general.test_local, sites),
+        "test_local": where,
     }
 
 
@@ -126,17 +137,24 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     training = sites * (down + bytes_of(layout, run.exchange.up))
     shared = calls["share_models"] * (sites - 1) * down
     # A mixture goes down and a gradient, which travels as it is, comes back.
-    learning = sites * (shared + calls["differentiate"] * (down + layout.nbytes)) / run.T
-    # As a difference, the model that a round is validated with is the one the next starts from.
-    once = told and run.exchange.down == "difference"
+    mixtures = calls["differentiate"] * (down + layout.nbytes) + calls["model_losses"] * down
+    learning = sites * (shared + mixtures) / run.T
+    sketched = run.method.sketched_bytes(layout) * calls["masked_gradient"]
+    learning += sites * sketched / run.T
+    # As a difference, the model that a round is validated with is the one the next starts from;
+    # so it is where sites keep it to take gradients at it.
+    exact = run.exchange.down != "bfloat16" and not run.method.shows_models
+    once = told and (run.exchange.down == "difference" or exact)
     further = max(0.0, validated - 1) if told else 0.0  # models of the method, as they are
     encoded = 0.0 if once else validated - further
     validation = round(sites * (down * encoded + layout.nbytes * further))
     return {
         "fedavg_a_round": training,
         "extra": learning / training,
+        "bound": getattr(run.method, "t0", 1) == "auto",  # not all calls need be made
         "validation_a_round": validation,
         "total": round(run.T * (training + learning + validation)),
         "down": run.exchange.down,
         "up": run.exchange.up,
+        "ways": run.method.ways_of_learning(layout, run.T, sites),
     }

@@ -102,6 +102,14 @@ class RunConfig:
                 if known
                 else "use a task with the setting proxy, such as synthetic or cifar10",
             )
+        self.method.check_exchange(self.exchange, self.general.quorum, sites)
+        if not self.method.shows_models and self.general.test_local in ("full", "own"):
+            raise ConfigError(
+                f"test_local is {self.general.test_local!r}, and the method shows no site's own "
+                "model",
+                where=f"run {self.name}",
+                remedy="set test_local = 'none' for this row",
+            )
         for name, n in quorums.items():
             if n > sites:
                 raise ConfigError(

@@ -174,6 +174,7 @@ class RunLoop:
                 "bytes_down": sum(cost.down for cost in account.values()),
                 "bytes_up": sum(cost.up for cost in account.values()),
                 "answered": list(state.w_k.sites) if state.w_k else [],
+                **federation.take_remarks(),
                 "events": federation.take_events(),
                 "time": time.time(),
             }
@@ -181,7 +182,7 @@ class RunLoop:
         known = asdict(best)
         models = known.pop("models")
         facts = {"models": models, "best": known, "network": self.layout.describe()}
-        if state.personal:
+        if federation.personal.states:
             facts["personal"] = asdict(federation.personal)
         save_state(self.folder, state, facts, federation.copies())
         return Seen(state.t, self.general.rounds, validation["mean"], alpha, federation.names)
@@ -252,8 +253,9 @@ class RunLoop:
     def _test(self, watch: Watcher | None) -> None:
         """Scores the selected models, and the last global one, and writes scores.csv."""
         T, K = self.general.rounds, self.federation.K
-        where = where_tested(self.general.test_local, K)
-        if where != "full":
+        shown = self.method.shows_models
+        where = where_tested(self.general.test_local, K) if shown else "none"
+        if where != "full" and shown:
             tests = local_tests(self.general.test_local, K)
             log.info("sites' own models: %d tests (%s) instead of %d", tests, where, K * K)
         total = 1 + {"full": K, "own": 1, "none": 0}[where]
@@ -308,16 +310,15 @@ class RunLoop:
 
 
 def _learning(federation: Federation) -> dict[str, Any]:
-    """Losses of LearnAggWeight's steps, in a round that called it; of six digits, being many."""
-    losses = federation.take_learning_losses()
+    """Losses of LearnAggWeight's steps, and whether it paid, in a round that called it."""
+    losses, verdict = federation.take_learning_losses(), federation.take_verdict()
     if not losses:
         return {}
-    return {
-        "learning_loss": {
-            site: [value if value is None else float(f"{value:.6g}") for value in values]
-            for site, values in losses.items()
-        }
+    shown = {  # of six digits, being many
+        site: [value if value is None else float(f"{value:.6g}") for value in values]
+        for site, values in losses.items()
     }
+    return {"learning_loss": shown, **({"verdict": verdict} if verdict else {})}
 
 
 def _listed(values: Tensor | None) -> list[Any] | None:

@@ -26,6 +26,8 @@ from autofedavg.core.problem import LocalData
 from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Batch, LocalTrainer
+from autofedavg.federation import loss_calls
+from autofedavg.federation.blind_site import BlindSite
 from autofedavg.federation.client_scoring import MISSING, ScoringClient
 from autofedavg.federation.client_state import ClientState, received
 from autofedavg.federation.encoding import opened, packed
@@ -48,6 +50,7 @@ class Client(ScoringClient):
         trainer: the resident network; may be shared by the clients of one process.
         seeds: the run's random streams.
         client_state: what it remembers between requests.
+        masked: whether its parts of sums are masked; no request can change it.
     """
 
     def __init__(
@@ -57,9 +60,12 @@ class Client(ScoringClient):
         trainer: LocalTrainer,
         seeds: Seeds,
         client_state: ClientState,
+        *,
+        masked: bool = True,
     ) -> None:
         super().__init__(site, data, trainer, client_state)
         self.seeds = seeds
+        self.blind = BlindSite(self, seeds, masked=masked)
         data.settle(trainer.device)
 
     def answer(self, verb: str, message: Message) -> Message:
@@ -95,6 +101,9 @@ class Client(ScoringClient):
         rule = rule_of(how.get("rule"), place)
         if how.get("kept") and how["kept"] not in self.client_state.kept.states:
             return Message({}, {"missing": True, "kept": True})
+        blind = self.blind.training(message, start, t) if "blind" in how else None
+        if isinstance(blind, Message):
+            return blind
         return LocalTraining(
             t,
             start,
@@ -108,6 +117,7 @@ class Client(ScoringClient):
             tell_of(how, place),
             how.get("kept", ""),
             tuple(how.get("hold", ())),
+            blind,
         )
 
     def train(self, job: LocalTraining) -> Message:
@@ -122,9 +132,9 @@ class Client(ScoringClient):
             job.rate,
             job.vectors,
             self.client_state.kept.states.get(job.kept),
-            lambda: self._seeded(Purpose.NETWORK, job.t),
+            lambda: self.seeded(Purpose.NETWORK, job.t),
         )
-        with self._seeded(Purpose.NETWORK, job.t):
+        with self.seeded(Purpose.NETWORK, job.t):
             trainer = self.trainer.variant(job.form, job.training)
             model, losses = algorithm.local_train(trainer, job.rule, work)
         return self.trained(job, model, losses, work)
@@ -133,7 +143,11 @@ class Client(ScoringClient):
         self, job: LocalTraining, model: Model, losses: Tensor, work: LocalWork | None = None
     ) -> Message:
         """Keeps the result of a local training, and replies with it."""
-        loss = self._checked(losses, f"local_train, round {job.t}")
+        loss = self.checked(losses, f"local_train, round {job.t}")
+        if job.blind:
+            reply = self.blind.trained(job.blind, job.start, model, loss, job.t)
+            self.client_state.kept.hold({job.kept, reply.facts["kept"]})
+            return reply
         facts = job.facts(loss, losses.numel())
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
@@ -160,12 +174,9 @@ class Client(ScoringClient):
 
     def _probed(self, t: int, w: Model, how: Facts) -> float:
         """The mean loss of a model on mini-batches of a split."""
-        losses = []
-        for s in range(1, int(how["batches"]) + 1):
-            x = self._weight_batch(t, s, {"data": how["split"]})
-            with self._seeded(Purpose.NETWORK, t, s):
-                losses.append(self.trainer.loss(w, x))
-        return self._checked(torch.stack(losses), f"probe of round {t}")
+        steps = range(1, int(how["batches"]) + 1)
+        losses = loss_calls.batch_losses(self, w, t, steps, how["split"])
+        return self.checked(losses, f"probe of round {t}")
 
     def share_models(self, message: Message) -> Message:
         dtype = self.trainer.layout.dtype
@@ -187,10 +198,10 @@ class Client(ScoringClient):
         step = (BetaOptimiser(**how["optimiser"]) if several else BetaOptimiser("sgd", 1.0)).start()
         for s in range(first, first + how.get("steps", 1)):
             seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
-            x = self._weight_batch(t, s, how)
-            with self._seeded(Purpose.NETWORK, t, s):
+            x = self.weight_batch(t, s, how)
+            with self.seeded(Purpose.NETWORK, t, s):
                 found, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
-            losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
+            losses.append(self.checked(loss.reshape(1), f"update_beta, round {t}", s))
             theta = step(gamma.free(beta), found)
             beta = gamma.beta(theta)
         return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
@@ -198,7 +209,7 @@ class Client(ScoringClient):
     def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:
         """The reply to one step on beta that was taken together with other clients'."""
         if not math.isfinite(loss):
-            self._checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
+            self.checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
         return Message({"theta": theta}, {"loss": loss})
 
     def differentiate(self, message: Message) -> Message:
@@ -207,27 +218,51 @@ class Client(ScoringClient):
         w = received(message, self.client_state, self.trainer.layout.dtype)
         if w is None:
             return MISSING
+        gradient, value = self._differentiated(w, t, s, how)
+        return Message({"gradient": gradient.clone()}, {"loss": value})
+
+    def _differentiated(self, w: Model, t: int, s: int, how: Facts) -> tuple[Tensor, float]:
+        """The gradient at w of the mini-batch of step s, which is reused, and the loss."""
         if not self.trainer.layout.holds(w):
             raise TrainingError(
                 f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
                 where=f"client {self.site}, differentiate, round {t}, step {s}",
                 remedy="give every site the same study",
             )
-        x = self._weight_batch(t, s, how)
-        with self._seeded(Purpose.NETWORK, t, s):
+        x = self.weight_batch(t, s, how)
+        with self.seeded(Purpose.NETWORK, t, s):
             gradient, loss = self.trainer.differentiate(w, x, how["mode"])
-        value = self._checked(loss.reshape(1), f"differentiate, round {t}", s)
-        return Message({"gradient": gradient.clone()}, {"loss": value})
+        return gradient, self.checked(loss.reshape(1), f"differentiate, round {t}", s)
 
-    def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
+    def share_keys(self, message: Message) -> Message:
+        return Message({}, {"key": self.blind.sums.renewed()})
+
+    def masked_gradient(self, message: Message) -> Message:
+        """The mean gradient of some mini-batches, as a part of a sum."""
+        how, n = message.facts, self.data.cases()["train"]
+        w = received(message, self.client_state, self.trainer.layout.dtype)
+        if w is None:
+            return MISSING
+        return self.blind.gradient(
+            message, lambda s: self._differentiated(w, int(how["t"]), s, how), n
+        )
+
+    def mixture_losses(self, message: Message) -> Message:
+        return loss_calls.mixture_losses(self, message)
+
+    def model_losses(self, message: Message) -> Message:
+        return loss_calls.model_losses(self, message)
+
+    def weight_batch(self, t: int, s: int, how: Facts) -> Batch:
+        """The mini-batch of step s, from the split that the request names."""
         size = self.trainer.training.batch_size
         return self.data.weight_batch(self.seeds, t, s, how["data"], size)
 
-    def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
+    def seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""
         return global_seed(self.seeds.number(self.site, purpose, t, s), self.trainer.device)
 
-    def _checked(self, losses: Tensor, place: str, first: int = 1) -> float:
+    def checked(self, losses: Tensor, place: str, first: int = 1) -> float:
         """The mean loss; refuses losses that are not finite, naming the first such step."""
         steps = losses.numel()
         if not steps:

@@ -58,7 +58,7 @@ class ScoringClient:
             return Bank.gather({name: model_of(message.arrays, name, form) for name in members})
         if "kept" in how and "personal" not in how:  # a predictor of its own
             kept = self.client_state.kept.states.get(how["kept"])
-            return None if kept is None else model_of(kept)
+            return None if kept is None or "values" not in kept else model_of(kept)
         return received(message, self.client_state, self.trainer.layout.dtype)
 
     def validate_local(self, message: Message) -> Message:

@@ -13,17 +13,19 @@ from autofedavg.core.site import Facts
 from autofedavg.federation.encoding import opened
 from autofedavg.federation.messages import Message
 from autofedavg.federation.personal import KeptStates
+from autofedavg.federation.secure_sum import MaskState
 
 
 @dataclass
 class ClientState:
-    """What a site remembers: models of its own and of others, and what a local rule keeps."""
+    """What a site remembers: models of its own and of others, what a local rule keeps, its key."""
 
     _own: Model | None = None
     _bank: tuple[str, Bank] | None = field(default=None, repr=False)
     _parts: Mapping[str, Model] = field(default_factory=dict, repr=False)
     _reference: tuple[str, Model] | None = field(default=None, repr=False)
     kept: KeptStates = field(default_factory=KeptStates, repr=False)
+    masks: MaskState = field(default_factory=MaskState, repr=False)
 
     def keep_own(self, model: Model) -> Model:
         """Keeps a copy of w_k; returns the copy."""

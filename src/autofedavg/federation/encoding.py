@@ -143,10 +143,17 @@ class Sender:
 
     def begin(self, w: Model | Bank) -> None:
         """Training starts from w: a global model is the reference of the differences to come."""
-        if self.how != "difference" or isinstance(w, Bank):
+        if self.how == "difference" and isinstance(w, Model):
+            self.remember(w)
+
+    def remember(self, w: Model) -> None:
+        """Sites keep this global model: further calls name it by its digest.
+
+        Rounded to bfloat16 it is sent every time.
+        """
+        if self.how == "bfloat16" or (self._current is not None and self._current.model is w):
             return
-        if self._current is None or self._current.model is not w:
-            self._current, self._step = Known(w.digest(), w), None
+        self._current, self._step = Known(w.digest(), w), None
 
     def settled(self, w: Model) -> Model:
         """A new global model as all sites will have it: w itself, but for lossy encodings."""

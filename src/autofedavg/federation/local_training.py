@@ -16,6 +16,7 @@ from autofedavg.core.layout import Layout
 from autofedavg.core.local_rules import PLAIN, LocalRule, LocalWork, Tell, reach
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
+from autofedavg.federation.blind_site import BlindTraining
 from autofedavg.federation.messages import Message
 from autofedavg.federation.settings import Encoding
 
@@ -127,6 +128,7 @@ class LocalTraining:
     tell: tuple[Tell, ...] = ()
     kept: str = ""  # the state that it continues from
     hold: tuple[str, ...] = ()  # other states that it may not drop
+    blind: BlindTraining | None = None  # the result goes into a sum, and is not shown
 
     def facts(self, loss: float, steps: int) -> Facts:
         """The plain values of the reply."""

@@ -25,10 +25,14 @@ _STEP = frozenset({"t", "s", "data", "mode"})  # a step of LearnAggWeight
 KNOWN: Mapping[str, frozenset[str]] = {
     "local_train": _MODEL
     | {"t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "up"}
-    | {"kept", "hold"},
+    | {"kept", "hold", "blind", "sum"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | {"sent"},
+    "mixture_losses": frozenset({"t", "s", "steps", "data", "layers", "digest"}),
+    "model_losses": frozenset({"t", "s", "steps", "data", "sent"}),
+    "share_keys": frozenset({"t"}),
+    "masked_gradient": _MODEL | {"t", "data", "mode", "batches", "size", "blind", "sum"},
     "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
@@ -36,10 +40,11 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "import_state": frozenset(),
 }
 # The port's own values say how models travel, and which; all others are the method's, or the run's.
-PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold"}
+PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold", "sum"}
 # A model goes with the request, with its reply, or with both. All other requests are small.
 WITH_MODELS = frozenset(
-    {"differentiate", "evaluate", "local_train", "share_models", "validate_local"}
+    {"differentiate", "evaluate", "local_train", "masked_gradient", "model_losses", "share_models"}
+    | {"validate_local"}
 )
 
 

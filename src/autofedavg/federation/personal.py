@@ -1,9 +1,10 @@
-"""State that stays at a site: personal models, named by their digests.
+"""State that stays at a site, named by digests: personal models, and what blind learning keeps.
 
-A local rule may keep arrays at the site from round to round (Ditto's v_k). They never travel. The
-server names them by digest: a request says from which state to continue and which to hold, and the
-site drops all others. A site that has lost its state says so and starts again from the global
-model. In a simulation the run's checkpoint has a copy, so that resuming is exact.
+A local rule may keep arrays at the site from round to round (Ditto's v_k), and so does blind
+learning (theta_j). They never travel. The server names them by digest: a request says from which
+state to continue and which to hold, and the site drops all others. A site that has lost its state
+says so and starts again. In a simulation the run's checkpoint has a copy, so that resuming is
+exact.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class KeptStates:
 
 @dataclass
 class PersonalModels:
-    """The server's side: which state, and which personal predictor, every site has.
+    """The server's side: which state, and which personal predictor if any, every site has.
 
     Attributes:
         states: the state that each site continues from, by digest.

@@ -17,6 +17,7 @@ from autofedavg.core.bank import Bank, Model, model_for
 from autofedavg.core.local_rules import Kept
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Facts, Site
+from autofedavg.federation.blind_calls import BlindCalls
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.encoding import Sender
 from autofedavg.federation.local_training import Along, LocalRequest, Reply, Trained, accompanied
@@ -33,7 +34,6 @@ from autofedavg.federation.replies import (
     lacks,
     trained_reply,
 )
-from autofedavg.federation.scoring_calls import ScoringCalls
 from autofedavg.federation.settings import Encoding, Exchange
 from autofedavg.federation.steps import outliers
 
@@ -42,7 +42,7 @@ PLAINLY = LocalRequest()
 NOTHING: Along = {}
 
 
-class Federation(ScoringCalls):
+class Federation(BlindCalls):
     """K clients in a fixed order, by site name.
 
     Args:
@@ -80,8 +80,10 @@ class Federation(ScoringCalls):
         self.transport, self.seeds, self.exchange = transport, seeds, exchange
         self.secret, self.proxy = secret or seeds, proxy
         self._counted, self._remote, self.metric = counted, remote, metric
-        self._validated = None
+        self._validated, self.verdict = None, {}
         self.personal, self.personal_rows = PersonalModels(), {}
+        self._keys = {}
+        self._remarks: Facts = {}
         self.sites: tuple[Site, ...] = tuple(sorted(transport.roster(), key=lambda site: site.name))
         self.names: tuple[str, ...] = tuple(site.name for site in self.sites)
         self._position = {name: k for k, name in enumerate(self.names)}
@@ -179,6 +181,8 @@ class Federation(ScoringCalls):
     def _started_again(self, t: int, name: str, message: Message) -> Message:
         """The request for a site that has lost what it kept: it starts from the global model."""
         reason = "it has lost its personal model, and starts again from the global one"
+        if "blind" in message.facts:
+            reason = "it has lost what it had learned of its weight, and starts again"
         self._calls.record("local_train", name, "restarted", reason, t)
         self.personal.forget(name)
         return Message(message.arrays, {**message.facts, "kept": ""})
@@ -234,6 +238,15 @@ class Federation(ScoringCalls):
     def take_account(self) -> dict[str, Traffic]:
         """Calls, seconds and bytes by kind of call since this was last called."""
         return self._calls.take_account()
+
+    def remark(self, values: Facts) -> None:
+        """Further plain values for the line of the round in rounds.jsonl."""
+        self._remarks = {**self._remarks, **values}
+
+    def take_remarks(self) -> Facts:
+        """What methods have remarked since this was last called."""
+        taken, self._remarks = self._remarks, {}
+        return taken
 
     def take_events(self) -> list[dict[str, Any]]:
         """Sites that were lost, dropped, retried, resent or back since this was last called."""

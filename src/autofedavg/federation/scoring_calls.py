@@ -9,6 +9,7 @@ from autofedavg.core.errors import FederationError
 from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
+from autofedavg.federation.loss_calls import LossCalls
 from autofedavg.federation.messages import (
     Message,
     Score,
@@ -28,10 +29,9 @@ from autofedavg.federation.replies import (
     scores_of,
 )
 from autofedavg.federation.settings import Exchange
-from autofedavg.federation.steps import LearningCalls
 
 
-class ScoringCalls(LearningCalls):
+class ScoringCalls(LossCalls):
     """Scores of models at the clients.
 
     Attributes:

@@ -28,7 +28,7 @@ MOST_FACTS = 64 * 2**20  # bytes of JSON: the scores of some hundred thousand ca
 MOST_ARRAYS = 100_000
 TYPES = frozenset(
     {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8}
-    | {torch.uint8}
+    | {torch.int32, torch.uint8}
 )
 _DIGEST = 16  # bytes
 _HEAD = len(MAGIC) + _DIGEST + 8

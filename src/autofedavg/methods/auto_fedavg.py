@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.core.bank import LayerKind, Layout
 from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.blind import BOUNDS, BlindPlan
+from autofedavg.core.call_schedule import CallSchedule
 from autofedavg.core.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
+from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
+from autofedavg.methods.shared.blind import CAUTION, Blind, check_exchange, check_sites
+
+RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
+
+Interval = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
 class AutoFedAvg(Method):
@@ -30,7 +40,7 @@ class AutoFedAvg(Method):
         rule="w = sum_k alpha_k w_k, alpha = gamma(beta); sites learn beta by their own loss",
         fedavg="where no step moves beta: it then has even weights",
         use="sites differ in data or quality, and nobody knows which to trust",
-        needs="validation cases at every site; sites see each other's models",
+        needs="validation cases at every site; sites see each other's models, but for blind",
         keeps="server K numbers (beta); sites K, within a learning round",
     )
     constraint: Literal["dirichlet", "softmax"] = setting(
@@ -39,11 +49,28 @@ class AutoFedAvg(Method):
     weights: Literal["network", "layer"] = setting(
         "network", origin="paper Sec. 3.2", help="one alpha per client, or one per client and layer"
     )
-    t0: int = setting(
-        1, origin="paper Sec. 4.2.1", help="rounds between two LearnAggWeight calls", ge=1
+    learning: Literal["clients", "server", "blind"] = setting(
+        "clients",
+        origin="paper Sec. 3.3 (clients); ours: decisions 34 (server), 62 (blind)",
+        help="who steps on beta: clients, on all models; the server, on their gradients; or each "
+        "client on its own number, with masked sums (blind)",
+    )
+    t0: Interval = setting(
+        1,
+        origin="paper Sec. 4.2.1; ours: decision 63 (auto)",
+        help="rounds between two LearnAggWeight calls; auto: as long as calls pay",
+    )
+    when_idle: Literal["stay", "sizes"] = setting(
+        "stay",
+        origin="ours: decision 63",
+        help="weights after a call of t0 = 'auto' that did not pay: those before it; or n_k/n, "
+        "unless they are better than n_k/n",
     )
     S: int = setting(
-        20, origin="ours: decision 4", help="steps on beta in a LearnAggWeight call", ge=1
+        lambda known: 1 if known.get("learning") == "blind" else 20,
+        origin="ours: decision 4 (20), decision 62 (1 for blind)",
+        help="steps on beta in a LearnAggWeight call",
+        ge=1,
     )
     beta0: float = setting(
         lambda known: 6.0 if known.get("constraint") == "dirichlet" else 0.0,
@@ -56,8 +83,9 @@ class AutoFedAvg(Method):
         help="Adam at the server on the mean gradient; sgd is Algorithm 1 to the letter",
     )
     beta_rate: float = setting(
-        lambda known: 0.1 if known.get("constraint") == "dirichlet" else 0.02,
-        origin="ours: decision 4 (0.1 for the Dirichlet, 0.02 for the softmax)",
+        lambda known: RATES[known.get("learning") == "blind"][known.get("constraint", "dirichlet")],
+        origin="ours: decision 4 (0.1 for the Dirichlet, 0.02 for the softmax), decision 62 (1.0 "
+        "and 0.3 for blind)",
         help="step size of beta",
         gt=0,
     )
@@ -86,12 +114,6 @@ class AutoFedAvg(Method):
         help="steps a client takes on beta before the server averages",
         ge=1,
     )
-    learning: Literal["clients", "server"] = setting(
-        "clients",
-        origin="paper Sec. 3.3 (clients); ours: decision 34 (server)",
-        help="who steps on beta: clients, on all models, or the server, on their gradients",
-    )
-
     objective: Literal["even", "size"] = setting(
         "even",
         origin="paper Alg. 1 (even); ours: decision 40 (size)",
@@ -99,15 +121,39 @@ class AutoFedAvg(Method):
     )
 
     clip_steps: float = setting(
-        100.0,
-        origin="ours: decision 45",
+        lambda known: 0.0 if known.get("learning") == "blind" else 100.0,
+        origin="ours: decision 45 (100), decision 62 (none for blind)",
         help="steps on beta more than so many times the others' median do not count; 0: no limit",
         ge=0,
         allow_inf_nan=False,
     )
 
+    sketch: int = setting(
+        lambda known: 65536 if known.get("learning") == "blind" else 0,
+        origin="ours: decision 62",
+        help="blind: most numbers that a gradient is sent as, a CountSketch; 0: all of them",
+        ge=0,
+    )
+    batches: int = setting(
+        lambda known: 4 if known.get("learning") == "blind" else 1,
+        origin="ours: decision 62 (4); Algorithm 1 takes a step on each",
+        help="blind: mini-batches that a client's gradient is the mean of",
+        ge=1,
+    )
+    show_weights: bool = setting(
+        False,
+        origin="ours: decision 62",
+        help="blind: clients send their weights in clear, so that alpha is recorded",
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
+        if self.learning == "blind":
+            self._fits_blind()
+        else:
+            for name, without in (("sketch", 0), ("batches", 1), ("show_weights", False)):
+                if getattr(self, name) != without:
+                    raise ValueError(f"{name} needs learning = 'blind'; leave it out")
         if self.steps_per_message > self.S:
             raise ValueError(
                 f"steps_per_message = {self.steps_per_message} is more than S = {self.S}, all steps"
@@ -118,6 +164,10 @@ class AutoFedAvg(Method):
                 "steps_per_message > 1 needs learning = 'clients': the server needs a gradient "
                 "for every step"
             )
+        if self.when_idle == "sizes" and self.t0 != "auto":
+            raise ValueError(
+                f"when_idle = 'sizes' needs t0 = 'auto': with t0 = {self.t0} no call is judged"
+            )
         if self.smoothing and self.weights == "network":
             raise ValueError("smoothing needs weights = 'layer': one alpha has no neighbours")
         try:
@@ -126,9 +176,47 @@ class AutoFedAvg(Method):
             raise ValueError(f"{error.what}; {error.remedy}") from error
         return self
 
+    def _fits_blind(self) -> None:
+        """Refuses settings that blind learning cannot follow."""
+        nothing = {"S": 1, "reinitialise": False, "smoothing": 0.0, "clip_steps": 0.0}
+        for name, only in nothing.items():
+            if getattr(self, name) != only:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} does nothing with learning = 'blind', one "
+                    f"step a call that each client takes alone; leave it out, or set {only!r}"
+                )
+        if self.t0 == "auto":
+            raise ValueError("t0 = 'auto' is not possible with learning = 'blind'; use a number")
+        if self.constraint == "dirichlet" and self.keep_above_one != "floor":
+            raise ValueError("learning = 'blind' needs keep_above_one = 'floor'")
+        low, high = BOUNDS[self.constraint]
+        if not low <= self.beta0 <= high:
+            raise ValueError(
+                f"beta0 = {self.beta0} is out of bounds for learning = 'blind'; use {low} to {high}"
+            )
+
     @property
     def learns_on(self) -> str:
         return self.learn_on
+
+    @property
+    def shows_models(self) -> bool:
+        return self.learning != "blind"
+
+    def sketched_bytes(self, layout: Layout) -> int:
+        return self.blind().bytes_of(layout)
+
+    def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
+        calls = CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
+        fedavg = 2 * T * layout.nbytes
+        S = 20 if self.learning == "blind" else self.S
+        blind = self if self.learning == "blind" else AutoFedAvg(learning="blind")
+        sums = calls * blind.sketched_bytes(layout)  # at most: none after the last round
+        return {
+            "clients": calls * (sites - 1) * layout.nbytes / fedavg,
+            f"server (S = {S})": 2 * calls * S * layout.nbytes / fedavg,
+            "blind": sums / fedavg,
+        }
 
     def check(self, sites: int) -> None:
         if sites < 2:
@@ -137,10 +225,18 @@ class AutoFedAvg(Method):
                 where="method",
                 remedy="use at least two sites, or the method local-only",
             )
+        if self.learning == "blind":
+            check_sites(sites)
+
+    def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
+        if self.learning == "blind":
+            check_exchange(exchange, quorum, sites)
 
     def cautions(self, sites: int) -> list[str]:
         if self.learning == "clients":
             return []
+        if self.learning == "blind":
+            return [CAUTION.format(sites)]
         if self.constraint == "softmax":
             why = "the softmax draws nothing, so a site knows the weights they are mixed with"
         elif sites == 2:
@@ -164,7 +260,7 @@ class AutoFedAvg(Method):
         """The constants of Algorithm 1 for a network."""
         return Plan(
             T=T,
-            t0=self.t0,
+            t0=1 if self.t0 == "auto" else self.t0,
             S=self.S,
             gamma=self.gamma(),
             optimiser=BetaOptimiser(self.beta_optimiser, self.beta_rate),
@@ -179,13 +275,43 @@ class AutoFedAvg(Method):
             trainable=layout.trainable,
             by_size=self.objective == "size",
             clip=self.clip_steps,
+            judge=PayingCalls if self.t0 == "auto" else None,
+            to_sizes=self.when_idle == "sizes",
         )
 
+    def blind(self) -> Blind:
+        """The constants of blind learning."""
+        plan = BlindPlan(
+            self.constraint,
+            self.beta0,
+            BetaOptimiser(self.beta_optimiser, self.beta_rate),
+            self.layer if self.weights == "layer" else None,
+            self.sketch,
+            self.show_weights,
+        )
+        by_size = self.objective == "size"
+        t0 = 1 if self.t0 == "auto" else self.t0
+        return Blind(plan, t0, self.learn_on, self.mode, self.batches, by_size)
+
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
-        asked = super().asks(t, T, layout)
-        return asked if t % self.t0 else asked | self.plan(layout, T).asks()
+        """What round t may ask: with t0 = "auto" no site knows which rounds call LearnAggWeight."""
+        asked, plan = super().asks(t, T, layout), self.plan(layout, T)
+        if self.learning == "blind":
+            return asked | self.blind().asks(t, T)
+        return asked if t % plan.t0 else asked | plan.asks()
+
+    def calls(self, T: int, layout: Layout) -> Counter[str]:
+        """The messages of T rounds; with t0 = "auto" the most that they can be."""
+        if self.t0 != "auto":
+            return super().calls(T, layout)
+        every, learning = super().asks(1, T, layout), self.plan(layout, T).asks()
+        found = Counter({call: T * len(messages) for call, messages in every.items()})
+        most = CallSchedule.most(T)
+        return found + Counter({call: most * len(messages) for call, messages in learning.items()})
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
+        if self.learning == "blind":
+            return self.blind().rounds(federation, layout, T, start)
         return auto_fedavg(federation, self.plan(layout, T), start)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model, model_for
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.plan import size_shares
 from autofedavg.core.settings import Settings
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 
 Family = Literal[
     "averaging",
@@ -72,10 +74,18 @@ class Method(Settings):
         """Whether every client must answer every call, whatever the quorum."""
         return False
 
+    @property
+    def shows_models(self) -> bool:
+        """Whether the server sees each client's own model; where not, none of them is scored."""
+        return True
+
     def check(self, sites: int) -> None:
         """Refuses a federation this method cannot work with."""
         if sites < 1:
             raise ConfigError("there is no site", where="method", remedy="add a site")
+
+    def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
+        """Refuses encodings and quorums that this method cannot work with."""
 
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
         """Why, with these sites, network and training, it must equal FedAvg; nothing if not."""
@@ -91,6 +101,14 @@ class Method(Settings):
     def models_validated(self, sites: int) -> int:
         """Models of the one predictor that every site validates."""
         return 1
+
+    def sketched_bytes(self, layout: Layout) -> int:
+        """Bytes that a sum of gradients moves per client, both ways, where there is one."""
+        return 0
+
+    def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
+        """Traffic of learning the weights in each way, over FedAvg's; nothing without a choice."""
+        return {}
 
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         """The layers that alpha has a weight each for; empty with one weight per client."""
@@ -129,8 +147,7 @@ class Method(Settings):
 
 def size_weights(federation: Federation) -> Tensor:
     """alpha_k = n_k / n, n_k being training cases (decision 8)."""
-    n = torch.tensor([site.cases["train"] for site in federation.sites], dtype=torch.float64)
-    return n / n.sum()
+    return size_shares(federation.names, federation.sites)
 
 
 def even_weights(federation: Federation) -> Tensor:

@@ -23,6 +23,7 @@ from autofedavg.report.formats import FORMATS
 from autofedavg.report.gallery import Examples, Group, Key, sheet
 from autofedavg.report.over_rounds import events_table, learning_table, rounds_table, tested_table
 from autofedavg.report.page import Drawn, drawn, page
+from autofedavg.report.paying import paying_table
 from autofedavg.report.read import read_results
 from autofedavg.report.repeats import Results, stem
 from autofedavg.report.seed_gains import seeds_table
@@ -48,7 +49,7 @@ TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part
         classes_table,
         sites_table,
     ),
-    "weights": (weights_table, learning_table),
+    "weights": (weights_table, learning_table, paying_table),
     "training": (events_table,),
     "cases": (differences_table, seeds_table),
     "costs": (targets_table, traffic_table, time_table, speed_table),

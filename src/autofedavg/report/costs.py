@@ -10,15 +10,19 @@ from autofedavg.experiment.folder import LOADERS
 from autofedavg.report.repeats import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, table_of
 
+STEPS = (
+    *("update_beta", "differentiate", "mixture_losses", "model_losses"),
+    *("share_keys", "masked_gradient"),
+)
 # What the requests of a round are for. Models travel within the calls that need them.
 BYTES = {
     "training": ("local_train",),
-    "learning weights": ("share_models", "update_beta", "differentiate"),
+    "learning weights": ("share_models", *STEPS),
     "evaluating": ("evaluate", "validate_local"),
 }
 SECONDS = {
     "training": ("local_train",),
-    "learning weights": ("update_beta", "differentiate"),
+    "learning weights": STEPS,
     "moving models": ("share_models",),
     "evaluating": ("evaluate", "validate_local"),
 }
@@ -44,7 +48,8 @@ def extra_traffic(row: Row) -> tuple[float, float] | None:
     """Bytes of learning the weights over those of training: measured, and (K-1)/(2 t0).
 
     The formula counts models; it is given here for the rounds that were run: with t0 not
-    dividing them, LearnAggWeight was called a little less often. Learned at the server it is S/t0.
+    dividing them, LearnAggWeight was called a little less often. Learned at the server it is S/t0,
+    and blindly m/(D t0), for m numbers of a sketch and D of the network.
     """
     if not any("t0" in repeat.method for repeat in row.repeats):
         return None
@@ -55,7 +60,7 @@ def extra_traffic(row: Row) -> tuple[float, float] | None:
             training += _bytes(calls, BYTES["training"])
             learning += _bytes(calls, BYTES["learning weights"])
             if line.get("learned"):
-                expected += _models_a_call(repeat.method, len(line["alpha"])) / 2
+                expected += _models_a_call(repeat.method, line) / 2
             rounds += 1
     return (learning / training, expected / rounds) if training else None
 
@@ -74,8 +79,8 @@ def traffic_table(results: Results) -> Table | None:
     notes = (
         "Mean over rounds, down and up, all sites; MB are 1,000,000 bytes, as counted in the port.",
         "Extra: bytes of learning the weights over those of training. Formula: (K-1)/(2 t0), for "
-        "the calls that were made, and S/t0 where the server learns; it counts models only, so "
-        "beta's own bytes come on top.",
+        "the calls that were made, S/t0 where the server learns, and m/(D t0) for sketches of m "
+        "numbers; it counts models only, so beta's own bytes come on top.",
         *_encodings(results),
     )
     return table_of("traffic", "Traffic a round", heads, rows, notes, decimals=3)
@@ -116,7 +121,7 @@ def speed_table(results: Results) -> Table | None:
         seconds = steps = cases = rounds = 0.0
         for repeat in row.repeats:
             for line, split in _timed(repeat):
-                work = _work(repeat, line.get("loss", {}))
+                work = _work(repeat, line.get("loss") or line.get("answered") or [])
                 seconds, rounds = seconds + split["training"], rounds + 1
                 steps, cases = steps + work[0], cases + work[1]
         if steps and seconds:
@@ -147,9 +152,14 @@ def _work(repeat: Repeat, trained: Iterable[str]) -> tuple[float, float]:
     return float(epochs * sum(-(-n // size) for n in n_k)), float(epochs * sum(n_k))
 
 
-def _models_a_call(method: Mapping[str, Any], K: int) -> int:
+def _models_a_call(method: Mapping[str, Any], line: Mapping[str, Any]) -> float:
     """Models, and gradients as large, that a LearnAggWeight call moves per client."""
-    return 2 * int(method["S"]) if method.get("learning") == "server" else K - 1
+    if "blind" in line:
+        return float(2 * line["blind"]["numbers"] / line["blind"]["of"])
+    if method.get("learning") != "server":
+        return float(len(line["alpha"]) - 1)
+    judged = 0 if method.get("t0") != "auto" else 3 if method.get("when_idle") == "sizes" else 2
+    return float(2 * int(method["S"]) + judged)
 
 
 def _calls(row: Row) -> Iterator[Mapping[str, Mapping[str, Any]]]:

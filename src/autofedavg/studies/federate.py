@@ -98,6 +98,7 @@ def federate(
     chosen.check(len(sites))
     training = training or Training(epochs=1, learning_rate=1e-3)
     exchange = exchange or Exchange()
+    chosen.check_exchange(exchange, quorum, len(sites))
     if not 0 <= quorum <= len(sites) or (chosen.needs_all and 0 < quorum < len(sites)):
         raise ConfigError(
             f"quorum is {quorum}, and there are {len(sites)} sites",

@@ -19,6 +19,7 @@ from autofedavg.core.site import Facts
 from autofedavg.engines.dropin.responder import BankState
 from autofedavg.engines.flower.codec import from_record, to_record
 from autofedavg.federation.messages import Message, arrays_of, facts_of, model_of
+from autofedavg.federation.secure_sum import MaskState
 from autofedavg.federation.serialization import WireError
 
 RECORD = "autofedavg"
@@ -70,6 +71,7 @@ class ContextState(BankState):
             models |= {f"bank/{site}": bank[site] for site in bank.sites}
             facts["bank"] = {"digest": digest, "sites": [*bank.sites], **facts_of(bank)}
         facts["kept"] = [*self.kept.states]
+        facts["masks"] = {"private": self.masks.private, "given": self.masks.given}
         if not models and not self.history and not self.kept.states:
             self._records.pop(RECORD, None)
             return
@@ -90,6 +92,10 @@ class ContextState(BankState):
 
     def _restore(self, facts: Facts, arrays: Mapping[str, Tensor]) -> None:
         self.history = facts["history"]
+        given = {
+            where: (a, sites, seen) for where, (a, sites, seen) in facts["masks"]["given"].items()
+        }
+        self.masks = MaskState(facts["masks"]["private"], given)
         kept = {k.removeprefix("kept/"): a for k, a in arrays.items() if k.startswith("kept/")}
         self.kept.read(Message(kept, {}))
         self._parts = {digest: model_of(arrays, f"part/{digest}") for digest in facts["parts"]}

@@ -10,12 +10,17 @@ the server and into the site's own log.
 | `share_models`   | rounds that learn, at the clients   |                                        |
 | `update_beta`    | rounds that learn, at the clients   | the job's values for one of its steps  |
 | `differentiate`  | rounds that learn, at the server    | one of its steps; the split learned on |
-| `validate_local` | every round                         | the study's metric                     |
+| `mixture_losses` | with t0 = "auto", at the clients    | batches of its own; the split          |
+| `model_losses`   | with t0 = "auto", at the server     | batches of its own; the split          |
+| `share_keys`     | every round, if it learns blindly   |                                        |
+| `masked_gradient`| rounds that learn blindly           | the job's values for it                |
+| `validate_local` | every round, unless it learns so    | the study's metric                     |
 | `evaluate`       | rounds with a global model          | split `validation`                     |
 |                  | such rounds that `test_every` names | split `test`                           |
 |                  | round T, once training is over      | split `test`                           |
 | `class_counts`   | rounds that weigh by class          |                                        |
 
+With t0 = "auto" every round may learn: the site cannot know which do, and answers each once.
 A site cannot see the server's clock. So it accepts the first request for the final test, unless all
 clients must train and this process has trained but not yet in round T. That test ends training:
 the site then refuses rounds before T.
@@ -34,6 +39,8 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.federation.calls import MENDS
 from autofedavg.federation.messages import KNOWN, PORT_VALUES
 from autofedavg.federation.serialization import facts_text
+
+HOLDERS = ("update_beta", "mixture_losses")  # requests of sites that hold all models
 
 
 class Refused(AutoFedAvgError):
@@ -104,7 +111,8 @@ class Policy:
         found = self._row.method.asks(t, T, self._layout)
         scored = found.pop("evaluate", [])
         found["local_train"] = [{"T": T, **how} for how in found["local_train"]]
-        found["validate_local"] = [{"metric": self._row.task.metric}]
+        if self._row.method.shows_models:
+            found["validate_local"] = [{"metric": self._row.task.metric}]
         # A site without a personal model scores the global one alone, or is asked for one it keeps.
         kinds = [*scored, {}] if any(scored) else scored
         found["evaluate"] = [{"split": "validation", **how} for how in kinds]
@@ -131,8 +139,8 @@ class Policy:
     def _times(self, verb: str, t: int, said: Facts) -> int:
         """How many calls of a round make the same request."""
         if verb == "share_models":  # again for a site that has lost the models before a step
-            return 1 + len(self.requests(t)["update_beta"])
-        if verb == "update_beta":
+            return 1 + sum(len(self.requests(t).get(call, ())) for call in HOLDERS)
+        if verb in HOLDERS:
             return 2
         final = verb == "evaluate" and said.get("split") == "test" and t == self._row.T
         # The best or last global model, every client's own, the last global one, the round's.

@@ -182,7 +182,9 @@ class Simulator:
         names, forked = [site.name for site in self._sites], self.plan.workers > 1
         self._arena = arena = Arena(names, trainer.layout, self.device, forked)
         clients = {
-            name: Client(name, problem.sites[name], trainer, seeds, arena.client_state(name))
+            name: Client(
+                name, problem.sites[name], trainer, seeds, arena.client_state(name), masked=False
+            )
             for name in names
         }
         self._groups = [

@@ -55,6 +55,8 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
         found |= _weights(letter, line[letter] or (), names)
     if ends := loss_ends(line.get("learning_loss", {})):
         _, found["learning_loss/first"], found["learning_loss/last"] = ends
+    if verdict := line.get("verdict"):
+        found |= {"verdict/gain": verdict["gain"], "verdict/paid": float(verdict["paid"])}
     seconds = {call: float(cost["seconds"]) for call, cost in line["calls"].items()}
     found |= {
         "learned": float(line["learned"]),

@@ -29,7 +29,7 @@ def traffic_figure(results: Results) -> Figure | None:
     caption = (
         "Measured bytes by purpose. The bar across marks where training and learning together "
         "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg; S/t0 where the server "
-        "learns."
+        "learns; m/(D t0) for sketches."
     )
     return Figure("traffic", "Traffic a round against the formula", caption, data + marks, spec)
 

@@ -1,0 +1,149 @@
+"""Auto-FedAvg without showing anyone's model: protocol P2 of decision 62.
+
+Every set of models is summed once, under the weights that make the global model. The step on the
+weights happens at the sites, one round later, from the sum of their gradients at that model.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from autofedavg.algorithm import Round
+from autofedavg.core.bank import Layout, Model
+from autofedavg.core.blind import BlindPlan, Lesson
+from autofedavg.core.errors import AutoFedAvgError, ConfigError
+from autofedavg.core.site import Facts
+from autofedavg.federation.blind_calls import TrainSum
+from autofedavg.federation.port import Federation
+from autofedavg.federation.secure_sum import LEAST_SITES
+from autofedavg.federation.settings import Exchange
+
+log = logging.getLogger(__name__)
+
+TOO_SMALL = (
+    "round %d: the gradient's cosines with the sites' own steps are %.2g, below the %.2g that "
+    "method.sketch = %d resolves; use a larger one"
+)
+CAUTION = (
+    "learning = 'blind' hides models from a server that follows the protocol; it deals out the "
+    "sites' keys. Together with c sites it sees the sum of the other {} - c (decision 62)"
+)
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Blind learning of T rounds.
+
+    Attributes:
+        plan: what sites must know.
+        t0: rounds between two gradients.
+        data: the split of the gradients.
+        mode: the network's, while they are taken.
+        batches: mini-batches of a gradient.
+        by_size: whether sites' gradients count by their training cases.
+    """
+
+    plan: BlindPlan
+    t0: int
+    data: Literal["validation", "train", "holdout"]
+    mode: Literal["eval", "train"]
+    batches: int
+    by_size: bool
+
+    def asks(self, t: int, T: int) -> dict[str, list[Facts]]:
+        """What round t asks of a client, besides what FedAvg does."""
+        asked: dict[str, list[Facts]] = {
+            "local_train": [{"blind": self.plan.note()}],
+            "share_keys": [{}],
+        }
+        gradient = {"blind": self.plan.note(), "size": self.by_size, **self._how()}
+        return asked | {"masked_gradient": [gradient]} if self._learns(t) and t < T else asked
+
+    def rounds(
+        self, federation: Federation, layout: Layout, T: int, start: Round
+    ) -> Iterator[Round]:
+        """Server executes: T rounds; yields the state after each.
+
+        Gradients at w^t are taken as round t + 1 begins: sites then have w^t from its validation.
+        """
+        w, memory = start.w, start.memory
+        if not isinstance(w, Model):
+            raise AutoFedAvgError("blind learning needs a global model", where="auto-fedavg")
+        sketch = self.plan.sketch_of(layout).size
+        resolution = 1 / math.sqrt(sketch) if sketch < layout.trainable else 0.0
+        warned = False
+        for t in range(start.t + 1, T + 1):
+            said: Facts = {"numbers": sketch, "of": layout.trainable}
+            lesson = None
+            if self._learns(t - 1):
+                how = {"size": self.by_size, **self._how()}
+                y, said["learning_loss"] = federation.masked_gradient(
+                    t - 1, w, plan=self.plan, layout=layout, **how
+                )
+                lesson = Lesson(y, memory["U"])
+            found = federation.masked_train(t, w, T=T, plan=self.plan, layout=layout, lesson=lesson)
+            w, memory = found.w, {"U": found.total}
+            said["loss"] = found.loss
+            if found.cosine is not None:
+                said |= {"cosine": found.cosine, "resolution": resolution}
+                if found.cosine < resolution and not warned:
+                    warned = True
+                    log.warning(TOO_SMALL, t, found.cosine, resolution, self.plan.sketch)
+            federation.remark({"blind": said, "answered": list(found.sites)})
+            alpha = self._alpha(federation, found)
+            yield Round(t, w, alpha=alpha, learned=lesson is not None, memory=memory)
+
+    def bytes_of(self, layout: Layout) -> int:
+        """Bytes that learning moves per client and call: integers up, float32 down."""
+        return 8 * self.plan.sketch_of(layout).size
+
+    def _learns(self, t: int) -> bool:
+        """Whether gradients are taken at the model of round t."""
+        return t > 0 and t % self.t0 == 0
+
+    def _how(self) -> Facts:
+        return {"data": self.data, "mode": self.mode, "batches": self.batches}
+
+    def _alpha(self, federation: Federation, found: TrainSum) -> torch.Tensor | None:
+        """The weights of the round, where sites show them: 0 for one that was absent."""
+        if not self.plan.show:
+            return None
+        alpha = torch.zeros(federation.K, len(found.total), dtype=torch.float64)
+        for row, name in zip(federation.rows(found.sites), found.sites, strict=True):
+            alpha[row] = found.u[name]
+        alpha = alpha / alpha.sum(dim=0)
+        return alpha if self.plan.layers else alpha[:, 0]
+
+
+def check_sites(sites: int) -> None:
+    """Refuses a federation in which nobody could hide."""
+    if sites < LEAST_SITES:
+        raise ConfigError(
+            f"learning = 'blind' hides a site among others, and there are {sites}",
+            where="method.learning",
+            remedy=f"use at least {LEAST_SITES} sites, or learning = 'clients'",
+        )
+
+
+def check_exchange(exchange: Exchange, quorum: int, sites: int) -> None:
+    """Refuses encodings that sums cannot have, and quorums in which nobody could hide."""
+    if exchange.up != "float32":
+        raise ConfigError(
+            f"exchange.up = {exchange.up!r} does nothing with learning = 'blind'",
+            where="exchange.up",
+            remedy="leave it out",
+        )
+    for call in ("local_train", "share_keys", "masked_gradient"):
+        needed = exchange.quorum(call, quorum, sites)
+        if needed < LEAST_SITES:
+            raise ConfigError(
+                f"learning = 'blind' hides a site among others, and a quorum of {needed} does not",
+                where=f"exchange.quorums.{call}" if call in exchange.quorums else "quorum",
+                remedy=f"use {LEAST_SITES} or more, or 0 for all",
+            )
