@@ -99,8 +99,8 @@ def test_report_prints_the_papers_columns_from_the_scores(study_folder, say) -> 
     ):
         assert label in out
     code, out, _ = say("report", study_folder, "--json")
-    table, weights = json.loads(out)
-    assert weights["name"] == "weights"
+    table, worst, weights = json.loads(out)
+    assert (worst["name"], weights["name"]) == ("worst", "weights")
     rows = {row["row"]: row["columns"] for row in table["rows"]}
     runs = [RunFolder(study_folder / "fedavg" / f"seed-{seed}") for seed in (0, 1)]
     averages = [100 * summarise(run.scores(), "dice").global_test_avg for run in runs]
@@ -120,8 +120,8 @@ def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) 
     assert out.startswith("**Tiny hospitals**")
     assert err == f"report written to {tmp_path / 'index.html'}\n"
     endings = ("txt", "md", "csv", "tex", "json")
-    names = ("scores", "weights", "learning", "differences", "traffic", "time", "speed", "runs",
-             "machines", "data", "settings", "settings-rows")  # fmt: skip
+    names = ("scores", "worst", "weights", "learning", "differences", "seeds", "targets", "traffic",
+             "time", "speed", "runs", "machines", "data", "settings", "settings-rows")  # fmt: skip
     wanted = {f"{name}.{ending}" for name in names for ending in endings}
     assert {path.name for path in (tmp_path / "tables").iterdir()} == wanted
     assert r"\begin{tabular}{lrrrrrr}" in (tmp_path / "tables" / "scores.tex").read_text()

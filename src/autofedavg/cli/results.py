@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from autofedavg.cli.app import AsJson, Baseline, finite, watched
+from autofedavg.cli.app import AsJson, Baseline, finite, percentages, watched
 
 
 def watch(
@@ -56,26 +56,30 @@ def report(
     method: Annotated[
         str, typer.Option(help="Method to show next to the baseline (default: automatic).")
     ] = "",
+    target: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Score in percent to reach: adds a table of rounds, bytes and seconds to it. "
+            "Repeatable (default: 90, 95 and 99 % of the baseline's last score, with --out).",
+            callback=percentages,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the study's tables; with --out, write one page with all tables and figures."""
-    from autofedavg.report.build import build_report, report_tables
+    """Print tables of one or more studies; with --out, write a page with all tables and figures."""
+    from autofedavg.report.collection import draw_studies, printed_studies, read_studies
     from autofedavg.report.formats import joined
-    from autofedavg.report.read import read_results
 
+    targets = target or ()
+    studies = watched(lambda progress: read_studies(runs, baseline, progress, targets=targets))
+    made = None
     if out:
         made = watched(
-            lambda progress: build_report(
-                runs, baseline, examples=examples, method=method, progress=progress
+            lambda progress: draw_studies(
+                studies, examples=examples, method=method, progress=progress
             )
         )
-        tables = made.tables
-    else:
-        made = None
-        results = watched(lambda progress: read_results(runs, baseline, progress))
-        tables = report_tables(results)
-    weights = (table for table in tables["weights"] if table.name == "weights")
-    printed = [*tables["scores"], *weights]
+    printed = printed_studies(studies)
     typer.echo(joined(printed, "json" if as_json else format), nl=False)
     if made and out:
         page = watched(lambda progress: made.write(out, progress))

@@ -87,11 +87,16 @@ def _cell(test: Paired | None) -> Cell:
     return Cell(100 * test.gain, test=test, text=f"{100 * test.gain:+.2f} ({told(test)})")
 
 
+def by_seed(row: Row, baseline: Row) -> list[float]:
+    """The row's global test avg minus the baseline's, in points, of every seed that both have."""
+    mine, other = (dict(zip(each.whole, each.summaries, strict=True)) for each in (row, baseline))
+    pairs = [(mine[s].global_test_avg, other[s].global_test_avg) for s in mine if s in other]
+    return [100 * (own - its) for own, its in pairs if own is not None and its is not None]
+
+
 def repeats_above(row: Row, baseline: Row) -> Cell:
     """In how many of the seeds that both have the row is ahead; nothing to say of a single one."""
-    mine, other = (dict(zip(each.whole, each.summaries, strict=True)) for each in (row, baseline))
-    pairs = [(mine[s].global_test_avg, other[s].global_test_avg) for s in mine.keys() & other]
-    gains = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    gains = by_seed(row, baseline)
     if len(gains) < 2:
         return Cell()
     above = sum(gain > 0 for gain in gains)

@@ -65,6 +65,7 @@ def to_csv(table: Table) -> str:
         for cell in cells:
             numbers = (cell.value, cell.spread, cell.test.p if cell.test else None)
             exact = ["" if number is None else repr(number) for number in numbers]
+            exact[0] = exact[0] or cell.text  # such as "not reached"
             line += [cell.text] if table.words else exact
         lines.append(line)
     return to_sheet(lines)
@@ -75,11 +76,13 @@ def to_json(table: Table) -> str:
     rows = []
     for number, (label, cells) in enumerate(table.rows):
         columns: dict[str, object] = {}
+        known: dict[str, object]
         for head, cell in zip(table.heads, cells, strict=True):
             test = cell.test._asdict() if cell.test else None
-            columns[head] = (
-                cell.text if table.words else {"value": cell.value, "sd": cell.spread, "test": test}
-            )
+            known = {"value": cell.value, "sd": cell.spread, "test": test}
+            if cell.value is None and cell.text:  # such as "not reached"
+                known["text"] = cell.text
+            columns[head] = cell.text if table.words else known
         family = {"family": table.families[number]} if table.families else {}
         rows.append({"row": label, **family, "columns": columns})
     content = {"name": table.name, "title": table.title, "rows": rows, "notes": list(table.notes)}

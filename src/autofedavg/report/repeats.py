@@ -148,6 +148,7 @@ class Results:
     Attributes:
         missing: the runs that the studies' own folders lack; empty where single runs are named.
         damaged: what was left out, and why; empty where nothing may be.
+        targets: scores in percent that a reader asks for; empty for those by rule.
     """
 
     title: str
@@ -157,6 +158,7 @@ class Results:
     data: str = ""
     missing: tuple[Missing, ...] = ()
     damaged: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,6 +124,35 @@ def personal_table(results: Results) -> Table | None:
     )
     heads = ("global test avg", "worst site", "personal avg", "personal worst")
     return table_of("personal", "Personal models", heads, mark_best(rows), notes)
+
+
+def worst_table(results: Results) -> Table | None:
+    """The site that the global model serves worst, next to the average; None with one site."""
+    rows = []
+    for row in results.rows:
+        tested = [summary for summary in row.summaries if len(summary.by_site) > 1]
+        worst = [min((score, site) for site, score in s.by_site.items())[1] for s in tested]
+        below = [(s.global_test_avg or 0.0) - (s.worst_site or 0.0) for s in tested]
+        if tested:
+            cells = [percent_cell(s.global_test_avg for s in tested)]
+            cells += [percent_cell(s.worst_site for s in tested), percent_cell(below)]
+            rows.append((row.label, (*cells, Cell(text=_most_often(worst)))))
+    notes = (
+        "Test score of the global model in percent: mean over sites, and at the site where it is "
+        "lowest, found in every repeat by itself; best of these columns marked.",
+    )
+    heads = ("global test avg", "worst site", "points below avg", "which site")
+    marked = mark_best([(label, cells[:2]) for label, cells in rows])
+    lines = [(label, (*m, *cells[2:])) for (label, m), (_, cells) in zip(marked, rows, strict=True)]
+    return table_of("worst", "Worst site", heads, lines, notes)
+
+
+def _most_often(names: Sequence[str]) -> str:
+    """The name that occurs most often, and how often where it is not always."""
+    ((name, count),) = Counter(names).most_common(1)
+    if count == len(names):
+        return name
+    return f"{name} in {count} of {len(names)}" if count > 1 else "varies"
 
 
 def weights_table(results: Results) -> Table | None:

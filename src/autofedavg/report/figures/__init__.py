@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autofedavg.report.figures.bytes_sent import bytes_figure
 from autofedavg.report.figures.costs import time_figure, traffic_figure
 from autofedavg.report.figures.curves import alpha_figure, learning_figure, loss_figure
 from autofedavg.report.figures.figure import Figure
@@ -19,7 +20,7 @@ def all_figures(results: Results) -> dict[str, list[Figure]]:
         "weights": [alpha_figure(results), learning_figure(results), paying_figure(results)],
         "training": [validation_figure(results), tested_figure(results), loss_figure(results)],
         "cases": [differences_figure(results), matrix_figure(results)],
-        "costs": [traffic_figure(results), time_figure(results)],
+        "costs": [bytes_figure(results), traffic_figure(results), time_figure(results)],
     }
     parts["weights"] += [*simplex_figures(results), *layer_figures(results)]
     parts["cases"] += setting_figures(results)
