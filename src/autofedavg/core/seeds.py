@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     DATA = 7
     MATCHING = 8
     DISTILLATION = 9
+    HALVES = 10
 
 
 @dataclass(frozen=True)

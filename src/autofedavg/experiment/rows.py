@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pydantic import model_validator
+
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
@@ -48,6 +50,21 @@ class Rounds(Settings):
         help="where each site's own model is tested: full, at all K sites, K x K tests; own, at "
         f"its own site; none; auto is full up to {MOST_FULL} sites and own above",
     )
+    keep_models: tuple[int, ...] = setting(
+        (),
+        origin="ours: decision 66",
+        help="rounds whose K site models and global model stay in the run folder, for "
+        "`autofedavg ceiling`",
+    )
+
+    @model_validator(mode="after")
+    def _kept_rounds_exist(self) -> Rounds:
+        wrong = [t for t in self.keep_models if not 1 <= t <= self.rounds]
+        if wrong:
+            raise ValueError(f"keep_models names round {wrong[0]}, of rounds 1 to {self.rounds}")
+        if len(set(self.keep_models)) < len(self.keep_models):
+            raise ValueError("keep_models names a round twice")
+        return self
 
 
 @dataclass(eq=False)
@@ -101,6 +118,12 @@ class RunConfig:
                 remedy="set task.proxy, for every row that is to be compared"
                 if known
                 else "use a task with the setting proxy, such as synthetic or cifar10",
+            )
+        if self.general.keep_models and not self.method.one_network:
+            raise ConfigError(
+                "keep_models is set, and this method's sites have no common network to average",
+                where=f"run {self.name}",
+                remedy="leave keep_models out of this row",
             )
         for name, n in quorums.items():
             if n > sites:

@@ -23,6 +23,7 @@ from autofedavg.core.seeds import global_seed
 from autofedavg.core.site import Site
 from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.kept_models import keep
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
 from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.selection import (
@@ -150,6 +151,8 @@ class RunLoop:
                 )
         own = federation.personal.scores if state.personal and scores else {}
         tested = self._tested(state)
+        if state.t in self.general.keep_models:
+            keep(self.folder, state, self.layout)
         validation = self._scored(scores, best.seen)
         if self.general.select == "best":
             self._keep_best(state, local, validation["mean"])

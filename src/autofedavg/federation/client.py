@@ -221,7 +221,8 @@ class Client(ScoringClient):
 
     def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
         size = self.trainer.training.batch_size
-        return self.data.weight_batch(self.seeds, t, s, how["data"], size)
+        data = self._cases(how["data"], how.get("half"))
+        return data.weight_batch(self.seeds, t, s, how["data"], size)
 
     def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
+from autofedavg.core.halves import half_size
 from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
@@ -64,6 +65,7 @@ class ScoringCalls(LearningCalls):
         record: bool = False,
         t: int | None = None,
         personal: LocalRule | None = None,
+        half: int | None = None,
     ) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
@@ -80,12 +82,14 @@ class ScoringCalls(LearningCalls):
             t: the round that it belongs to; T for the final test.
             personal: the rule whose personal predictors are scored as well, each at its own site;
                 `personal` then has their digests and scores.
+            half: score a half of the split's cases only, 0 or 1 (`core.halves`).
 
         Raises:
             FederationError: the test split is asked for before training is over.
         """
         known = self._validated
-        if known and split == "validation" and w is known[1] and personal is None:
+        whole = personal is None and half is None
+        if known and split == "validation" and w is known[1] and whole:
             return known[3]
         if split == "test" and not self.training_over and not record:
             raise FederationError(
@@ -95,6 +99,7 @@ class ScoringCalls(LearningCalls):
                 remedy="use the validation split to choose a model",
             )
         facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
+        facts |= {} if half is None else {"half": half}
         asked = self._evaluations(w, facts, personal)
         found: dict[str, tuple[str, list[Score]]] = {}
         final = split == "test" and not record
@@ -102,6 +107,8 @@ class ScoringCalls(LearningCalls):
         def read(name: str, reply: Message) -> list[Score]:
             site = self.sites[self._position[name]]
             site = site if self._counted else Site(name, {})
+            if half is not None and split in site.cases:
+                site = Site(name, {split: half_size(site.cases[split], half)})
             if lacks(reply):
                 raise BadReply(LOST)
             if "personal" in asked[name].facts:

@@ -61,6 +61,7 @@ class Method(Settings):
 
     about: ClassVar[About | None] = None
     needs_proxy: ClassVar[bool] = False  # whether it needs data at the server
+    one_network: ClassVar[bool] = True  # whether all w_k are models of the task's network
 
     @property
     def learns_on(self) -> str | None:

@@ -6,6 +6,7 @@ sliding window -> probabilities back on the file's own grid -> Dice per case and
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections import deque
@@ -118,6 +119,12 @@ class SegmentationSite:
         random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
         picks = random.randint(len(self._cases[split]), size=batch_size)
         return self._batch(split, picks, random, augment=False)
+
+    def only(self, split: str, picks: Sequence[int]) -> SegmentationSite:
+        """The same cases, of a split these alone."""
+        made = copy.copy(self)
+        made._cases = {**self._cases, split: [self._cases[split][pick] for pick in picks]}
+        return made
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores = []

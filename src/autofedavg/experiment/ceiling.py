@@ -1,0 +1,274 @@
+"""What could any aggregation weights gain? Weights fitted to one half of held-out cases (an oracle).
+
+w_1 .. w_K of a round are given. Weights that minimise the task's loss on one half of every site's
+cases are scored on the other half, and the other way round; so every case is scored by weights that
+have not seen it. Sites answer with gradients and scores: no case leaves a site (decision 66).
+
+| row         | the model                                                        |
+| ----------- | ---------------------------------------------------------------- |
+| fedavg      | sum_k n_k/n w_k                                                  |
+| even        | sum_k w_k / K                                                    |
+| run         | the global model that the run itself made in this round          |
+| network     | the best weights, one for each site                              |
+| layer       | the best weights, one for each site and layer                    |
+| scaled      | e^g sum_k alpha_k w_k: the best weights and the best g (FedLAW)  |
+| ensemble    | the mean of the K softmax outputs                                |
+| local-SITE  | a site's own w_k, tested at all sites                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from autofedavg.algorithm import among
+from autofedavg.core.bank import Bank, Layers, Layout, Model
+from autofedavg.core.constraints import Constraint, Shrinking, Softmax
+from autofedavg.core.errors import ConfigError
+from autofedavg.core.evaluation import loss_ends
+from autofedavg.core.gains import gain_of
+from autofedavg.core.halves import HALVES
+from autofedavg.core.mixture import Mixture
+from autofedavg.core.settings import Settings, setting
+from autofedavg.core.site import Facts
+from autofedavg.experiment.selection import where_tested
+from autofedavg.federation.port import Federation
+from autofedavg.methods.base import even_weights, size_weights
+
+Split = Literal["test", "validation"]
+Case = tuple[int, str, str]  # half, site, name
+CaseScores = dict[Case, float]
+TINY = 1e-12  # instead of no weight at all: a softmax cannot move away from it
+BETAS = (0.9, 0.99)  # Adam's
+
+
+class Fit(Settings):
+    """How the oracle fits weights."""
+
+    steps: int = setting(100, origin="ours: decision 66", help="steps of Adam on theta", ge=1)
+    rate: float = setting(
+        0.1,
+        origin="ours: decision 66",
+        help="Adam's first step size; it falls to 0 as a cosine",
+        gt=0,
+        allow_inf_nan=False,
+    )
+
+    def asks(self, split: Split) -> list[Facts]:
+        """The values of every request for a gradient that a fit makes."""
+        how = {"data": split, "mode": "eval"}
+        return [{"s": s, **how, "half": h} for h in HALVES for s in range(1, self.steps + 1)]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A family of weights, and where its fit starts: at FedAvg's."""
+
+    gamma: Constraint
+    layers: Layers | None
+    start: Tensor
+
+    def mixture(self, w_k: Bank, theta: Tensor) -> Mixture:
+        # Neither a softmax nor the shrinking draws anything.
+        return Mixture(w_k, theta, self.gamma, self.layers, Generator())
+
+
+def families(layout: Layout, p: Tensor) -> dict[str, Weights]:
+    """Network-wise, layer-wise and scaled weights, given FedAvg's (K,)."""
+    start, layers = p.clamp(min=TINY).log(), layout.layers("module")
+    nothing = torch.zeros(1, dtype=torch.float64)
+    return {
+        "network": Weights(Softmax(), None, start),
+        "layer": Weights(Softmax(), layers, start[:, None].repeat(1, layers.P)),
+        "scaled": Weights(Shrinking(), layout.layers("trained"), torch.cat([start, nothing])),
+    }
+
+
+@dataclass
+class Oracle:
+    """Fits and scores over a federation whose training is over.
+
+    Attributes:
+        T: the run's last round: requests belong to it.
+        local: whether each site's own model and the ensemble are scored, at all sites.
+        tick: called after every step and every score.
+    """
+
+    federation: Federation
+    layout: Layout
+    T: int
+    split: Split
+    metric: str
+    fit: Fit = field(default_factory=Fit)
+    local: bool = True
+    tick: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        if self.federation.K < 2:
+            raise ConfigError(
+                "there is one site, so there are no weights to choose",
+                where="ceiling",
+                remedy="use a run of two or more sites",
+            )
+
+    @property
+    def ticks(self) -> int:
+        """How often a round calls `tick`."""
+        whole = 3 + (1 + self.federation.K if self.local else 0)
+        return len(HALVES) * (whole + 3 * (self.fit.steps + 2))
+
+    def round(self, w_k: Bank, ran: Model | None) -> dict[str, Any]:
+        """Scores and gains over FedAvg of every row, and the fitted weights, in plain values."""
+        federation = self.federation
+        p = among(size_weights(federation), federation, w_k)
+        baseline = self._whole(w_k.combine(p))
+        scored = {
+            "fedavg": baseline,
+            "even": self._whole(w_k.combine(among(even_weights(federation), federation, w_k))),
+        }
+        if ran is not None:
+            scored["run"] = self._whole(ran)
+        fits: dict[str, list[dict[str, Any]]] = {}
+        for name, family in families(self.layout, p).items():
+            found = [self._fitted(family, w_k, half, baseline) for half in HALVES]
+            fits[name] = [facts for _, facts in found]
+            scored[name] = {
+                case: value
+                for half, (w, _) in zip(reversed(HALVES), found, strict=True)
+                for case, value in self._scores(w, half).items()
+            }
+        if self.local:
+            scored["ensemble"] = self._whole(w_k)
+            scored |= {f"local-{site}": self._whole(w_k[site]) for site in w_k.sites}
+        return {
+            "rows": {name: compared(mine, baseline) for name, mine in scored.items()},
+            "fits": fits,
+        }
+
+    def _fitted(
+        self, family: Weights, w_k: Bank, half: int, baseline: CaseScores
+    ) -> tuple[Model, dict[str, Any]]:
+        """The model of the best weights for a half, and what was found; at worst the start."""
+        theta = self._theta(family, w_k, half)
+        w = family.mixture(w_k, theta).w
+        own = mean_over_sites(self._scores(w, half))
+        before = mean_over_sites({case: v for case, v in baseline.items() if case[0] == half})
+        better = own > before
+        if not better:
+            theta, w = family.start, family.mixture(w_k, family.start).w
+        ends = loss_ends(self.federation.take_learning_losses())
+        return w, {
+            "alpha": family.gamma.alpha(theta).tolist(),
+            **({"shrink": float(theta[-1].exp())} if isinstance(family.gamma, Shrinking) else {}),
+            "moved": better,
+            "own_half": {"before": before, "after": own},
+            "loss": None if ends is None else {"first": ends[1], "last": ends[2]},
+        }
+
+    def _theta(self, family: Weights, w_k: Bank, half: int) -> Tensor:
+        """Adam's steps on theta against the mean over sites of the loss of their batches."""
+        theta = family.start.clone().requires_grad_()
+        adam = torch.optim.Adam([theta], self.fit.rate, BETAS, foreach=False)
+        slower = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.fit.steps)
+        for s in range(1, self.fit.steps + 1):
+            here = theta.detach()
+            mixture = family.mixture(w_k, here)
+            gradients = self.federation.differentiate(
+                self.T, s, mixture.w, self.federation.names, self.layout.trainable,
+                data=self.split, mode="eval", half=half,
+            )  # fmt: skip
+            # The way from gradient to theta is linear: the mean goes it once.
+            mean = sum(gradients.values()) / len(gradients)
+            theta.grad = here - mixture.step(mean, 1.0, 0.0)
+            adam.step()
+            slower.step()
+            self.tick()
+        return theta.detach()
+
+    def _whole(self, w: Model | Bank) -> CaseScores:
+        """A model's score of every case."""
+        return self._scores(w, 0) | self._scores(w, 1)
+
+    def _scores(self, w: Model | Bank, half: int) -> CaseScores:
+        found = self.federation.evaluate(w, self.split, self.metric, t=self.T, half=half)
+        self.tick()
+        return {
+            (half, row.site, row.case): row.value for row in found.rows if row.metric == self.metric
+        }
+
+
+def mean_over_sites(scores: CaseScores) -> float:
+    """The mean over sites of the mean over their cases."""
+    by_site = _by_site(scores)
+    return sum(sum(mine) / len(mine) for mine in by_site.values()) / len(by_site)
+
+
+def compared(scores: CaseScores, baseline: CaseScores) -> dict[str, Any]:
+    """A row of ceiling.json: mean score, and the gain over the baseline with its margin."""
+    gain = gain_of(_by_site({case: scores[case] - baseline[case] for case in baseline}))
+    sites = {site: sum(mine) / len(mine) for site, mine in _by_site(scores).items()}
+    return {
+        "score": mean_over_sites(scores),
+        "gain": gain.mean,
+        "margin": gain.margin,
+        "sites": sites,
+    }
+
+
+def _by_site(values: Mapping[Case, float]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for (_, site, _), value in values.items():
+        found.setdefault(site, []).append(value)
+    return found
+
+
+def own_models_travel(test_local: Any, K: int) -> bool:
+    """Whether a site's own model may be scored at other sites: where the final test does it."""
+    return where_tested(test_local, K) == "full"
+
+
+def on_device(w: Bank, device: str) -> Bank:
+    """The bank where the sites' networks are: mixing K models is memory's work."""
+    return Bank(w.sites, w.values.to(device), w.counters.to(device), w.form)
+
+
+def ceiling(
+    oracle: Oracle,
+    rounds: Sequence[int],
+    models: Callable[[int], tuple[Bank, Model | None]],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """The content of ceiling.json, without its schema.
+
+    Args:
+        oracle: fits and scores.
+        rounds: whose models.
+        models: gives w_1 .. w_K and the global model of a round.
+        progress: told of every step.
+    """
+    done, total = 0, len(rounds) * oracle.ticks
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress("ceiling: fitting weights", done, total)
+
+    oracle.tick = tick
+    oracle.federation.take_account()
+    oracle.federation.take_learning_losses()
+    found = {t: oracle.round(*models(t)) for t in rounds}
+    account = oracle.federation.take_account().values()
+    return {
+        "split": oracle.split,
+        "metric": oracle.metric,
+        "fit": oracle.fit.model_dump(),
+        "sites": list(oracle.federation.names),
+        "layers": list(oracle.layout.layers("module").names),
+        "bytes": sum(cost.down + cost.up for cost in account),
+        "rounds": [{"t": t, **mine} for t, mine in found.items()],
+    }
