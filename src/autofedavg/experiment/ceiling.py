@@ -1,4 +1,4 @@
-"""What could any aggregation weights gain? Weights fitted to one half of held-out cases (an oracle).
+"""What could any aggregation weights gain? An oracle fits them to half of the held-out cases.
 
 w_1 .. w_K of a round are given. Weights that minimise the task's loss on one half of every site's
 cases are scored on the other half, and the other way round; so every case is scored by weights that
@@ -28,7 +28,7 @@ from torch import Generator, Tensor
 from autofedavg.algorithm import among
 from autofedavg.core.bank import Bank, Layers, Layout, Model
 from autofedavg.core.constraints import Constraint, Shrinking, Softmax
-from autofedavg.core.errors import ConfigError
+from autofedavg.core.errors import ConfigError, DataError, FederationError
 from autofedavg.core.evaluation import loss_ends
 from autofedavg.core.gains import gain_of
 from autofedavg.core.halves import HALVES
@@ -114,6 +114,15 @@ class Oracle:
                 where="ceiling",
                 remedy="use a run of two or more sites",
             )
+        few = {s.name: s.cases.get(self.split, 0) for s in self.federation.sites}
+        few = {name: n for name, n in few.items() if n < len(HALVES)}
+        if few:
+            said = ", ".join(f"{name} {n}" for name, n in few.items())
+            raise DataError(
+                f"sites have fewer than two {self.split} cases, which is no two halves: {said}",
+                where="ceiling",
+                remedy="use another split, or give these sites more cases",
+            )
 
     @property
     def ticks(self) -> int:
@@ -182,8 +191,8 @@ class Oracle:
                 data=self.split, mode="eval", half=half,
             )  # fmt: skip
             # The way from gradient to theta is linear: the mean goes it once.
-            mean = sum(gradients.values()) / len(gradients)
-            theta.grad = here - mixture.step(mean, 1.0, 0.0)
+            total = sum(gradients.values(), torch.zeros(()))
+            theta.grad = here - mixture.step(total / len(gradients), 1.0, 0.0)
             adam.step()
             slower.step()
             self.tick()
@@ -196,6 +205,14 @@ class Oracle:
     def _scores(self, w: Model | Bank, half: int) -> CaseScores:
         found = self.federation.evaluate(w, self.split, self.metric, t=self.T, half=half)
         self.tick()
+        if missing := sorted(set(self.federation.names) - {row.site for row in found.rows}):
+            raise FederationError(
+                "the ceiling needs the scores of all sites",
+                client=", ".join(missing),
+                call="evaluate",
+                round=self.T,
+                remedy="let the sites come back, and try again",
+            )
         return {
             (half, row.site, row.case): row.value for row in found.rows if row.metric == self.metric
         }

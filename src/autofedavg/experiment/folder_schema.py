@@ -72,6 +72,8 @@ _scored = (_none, {"mean": _measured, "sites": (_none, {str: _measured})})
 _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
 _sha256 = ("split_sha256", "content_sha256", "folds_sha256")
 _row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}
+_compared = {"score!": _number, "gain!": _number, "margin!": _number, "sites!": {str: _number}}
+_fit = {"alpha!": _weights, "shrink": _number, "moved!": bool}
 SHAPES: dict[str, dict[str, Any]] = {
     "status.json": {"schema": _count, "state": str, "error": str, "kind": str},
     "environment.json": {
@@ -106,6 +108,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "baseline": str,
         "rows": [str],
         "runs!": [{"config!": _row, "jobs!": [_job], "machines": [dict]}],
+    },
+    "ceiling.json": {
+        "schema": _count,
+        "split!": str,
+        "metric!": str,
+        "fit!": {"steps!": _count, "rate!": _number},
+        "sites!": [str],
+        "bytes": _number,
+        "rounds!": [{"t!": _count, "rows!": {str: _compared}, "fits!": {str: [_fit]}}],
     },
     "rounds.jsonl": {
         "schema": _count,
