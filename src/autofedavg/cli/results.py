@@ -161,19 +161,21 @@ def ceiling(
     as_json: AsJson = False,
 ) -> None:
     """Measure what the best weights of a run's kept models could gain: an oracle."""
-    from autofedavg.experiment.ceiling import Fit
-    from autofedavg.experiment.folder import CEILING, Ledger, read_toml
+    from autofedavg.experiment.folder import CEILING, Ledger
+    from autofedavg.experiment.oracle import Fit
     from autofedavg.experiment.validation import validate
     from autofedavg.report.ceiling import measured, table_of_ceilings
     from autofedavg.report.formats import to_text
-    from autofedavg.studies.ceiling import measure_ceiling
     from autofedavg.studies.machine import Machine
+    from autofedavg.studies.measure_ceiling import measure_ceiling
 
     fit: Fit = validate(Fit, {"steps": steps, "rate": rate}, "ceiling", "")
     machine = Machine(None, device, workers, threads)
-    asked = {"rounds": numbers(rounds, "rounds") or [], "split": split, "fit": fit}
+    chosen = numbers(rounds, "rounds") or []
     found = watched(
-        lambda progress: measure_ceiling(runs, machine=machine, progress=progress, **asked)
+        lambda progress: measure_ceiling(
+            runs, rounds=chosen, split=split, fit=fit, machine=machine, progress=progress
+        )
     )
     contents = {path: Ledger(path).ceiling() or {} for path in found}
     if as_json:
@@ -183,7 +185,7 @@ def ceiling(
     lines = [
         line
         for path, content in contents.items()
-        for line in measured(f"{read_toml(path / 'config.toml')['label']}, {path.name}", [content])
+        for line in measured(f"{path.parent.name}, {path.name}", [content])
     ]
     if table := table_of_ceilings(lines):
         typer.echo(to_text(table), nl=False)

@@ -17,7 +17,12 @@ from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.engines.remote.loopback import with_places
 from autofedavg.experiment.archive_reader import archive_at
-from autofedavg.experiment.ceiling import (
+from autofedavg.experiment.config import parse_run
+from autofedavg.experiment.files import naming
+from autofedavg.experiment.folder import LOADERS, read_json, read_toml, run_paths
+from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.kept_models import asked_rounds, kept_models, kept_rounds
+from autofedavg.experiment.oracle import (
     Fit,
     Oracle,
     Split,
@@ -25,11 +30,6 @@ from autofedavg.experiment.ceiling import (
     on_device,
     own_models_travel,
 )
-from autofedavg.experiment.config import parse_run
-from autofedavg.experiment.files import naming
-from autofedavg.experiment.folder import LOADERS, read_json, read_toml, run_paths
-from autofedavg.experiment.folder_writer import RunFolder, disk_errors
-from autofedavg.experiment.kept_models import asked_rounds, kept_models, kept_rounds
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.studies.launch import problem_of, refuse_other_data
 from autofedavg.studies.machine import Machine, clients
