@@ -73,7 +73,7 @@ _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
 _sha256 = ("split_sha256", "content_sha256", "folds_sha256")
 _row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}
 _compared = {"score!": _number, "gain!": _number, "margin!": _number, "sites!": {str: _number}}
-_fit = {"alpha!": _weights, "shrink": _number, "moved!": bool}
+_fit = {"alpha!": _weights, "shrink": _number, "best!": str}
 SHAPES: dict[str, dict[str, Any]] = {
     "status.json": {"schema": _count, "state": str, "error": str, "kind": str},
     "environment.json": {

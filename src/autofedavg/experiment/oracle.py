@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -30,18 +30,16 @@ from autofedavg.core.bank import Bank, Layers, Layout, Model
 from autofedavg.core.constraints import Constraint, Shrinking, Softmax
 from autofedavg.core.errors import ConfigError, DataError, FederationError
 from autofedavg.core.evaluation import loss_ends
-from autofedavg.core.gains import gain_of
 from autofedavg.core.halves import HALVES
 from autofedavg.core.mixture import Mixture
 from autofedavg.core.settings import Settings, setting
 from autofedavg.core.site import Facts
+from autofedavg.experiment.case_gains import CaseScores, compared, mean_over_sites, of_half
 from autofedavg.experiment.selection import where_tested
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import even_weights, size_weights
 
 Split = Literal["test", "validation"]
-Case = tuple[int, str, str]  # half, site, name
-CaseScores = dict[Case, float]
 TINY = 1e-12  # instead of no weight at all: a softmax cannot move away from it
 BETAS = (0.9, 0.99)  # Adam's
 
@@ -88,6 +86,13 @@ def families(layout: Layout, p: Tensor) -> dict[str, Weights]:
     }
 
 
+class Known(NamedTuple):
+    """Weights (K,) that need no fit, and every case's score under them."""
+
+    alpha: Tensor
+    scores: CaseScores
+
+
 @dataclass
 class Oracle:
     """Fits and scores over a federation whose training is over.
@@ -128,53 +133,64 @@ class Oracle:
     def ticks(self) -> int:
         """How often a round calls `tick`."""
         whole = 3 + (1 + self.federation.K if self.local else 0)
-        return len(HALVES) * (whole + 3 * (self.fit.steps + 2))
+        return len(HALVES) * (whole + 3 * (self.fit.steps + 2))  # at most
 
     def round(self, w_k: Bank, ran: Model | None) -> dict[str, Any]:
         """Scores and gains over FedAvg of every row, and the fitted weights, in plain values."""
         federation = self.federation
         p = among(size_weights(federation), federation, w_k)
-        baseline = self._whole(w_k.combine(p))
-        scored = {
-            "fedavg": baseline,
-            "even": self._whole(w_k.combine(among(even_weights(federation), federation, w_k))),
+        known = {
+            "fedavg": self._known(p, w_k),
+            "even": self._known(among(even_weights(federation), federation, w_k), w_k),
         }
-        if ran is not None:
-            scored["run"] = self._whole(ran)
+        if self.local:
+            alone = zip(w_k.sites, torch.eye(len(w_k.sites), dtype=torch.float64), strict=True)
+            known |= {f"local-{site}": self._known(one, w_k) for site, one in alone}
+        scored = {} if ran is None else {"run": self._whole(ran)}
         fits: dict[str, list[dict[str, Any]]] = {}
         for name, family in families(self.layout, p).items():
-            found = [self._fitted(family, w_k, half, baseline) for half in HALVES]
+            found = [self._fitted(family, w_k, half, known) for half in HALVES]
             fits[name] = [facts for _, facts in found]
-            scored[name] = {
-                case: value
-                for half, (w, _) in zip(reversed(HALVES), found, strict=True)
-                for case, value in self._scores(w, half).items()
-            }
+            scored[name] = {case: value for mine, _ in found for case, value in mine.items()}
         if self.local:
             scored["ensemble"] = self._whole(w_k)
-            scored |= {f"local-{site}": self._whole(w_k[site]) for site in w_k.sites}
+        scored |= {name: mine.scores for name, mine in known.items()}
+        baseline = known["fedavg"].scores
         return {
             "rows": {name: compared(mine, baseline) for name, mine in scored.items()},
             "fits": fits,
         }
 
+    def _known(self, alpha: Tensor, w_k: Bank) -> Known:
+        return Known(alpha, self._whole(w_k.combine(alpha)))
+
     def _fitted(
-        self, family: Weights, w_k: Bank, half: int, baseline: CaseScores
-    ) -> tuple[Model, dict[str, Any]]:
-        """The model of the best weights for a half, and what was found; at worst the start."""
+        self, family: Weights, w_k: Bank, half: int, known: Mapping[str, Known]
+    ) -> tuple[CaseScores, dict[str, Any]]:
+        """The other half's scores under the best weights for a half, and what was found.
+
+        The best ones are the fitted ones, unless weights of the same family that are known anyway
+        score higher on the half that was fitted to.
+        """
         theta = self._theta(family, w_k, half)
-        w = family.mixture(w_k, theta).w
-        own = mean_over_sites(self._scores(w, half))
-        before = mean_over_sites({case: v for case, v in baseline.items() if case[0] == half})
-        better = own > before
-        if not better:
-            theta, w = family.start, family.mixture(w_k, family.start).w
         ends = loss_ends(self.federation.take_learning_losses())
-        return w, {
-            "alpha": family.gamma.alpha(theta).tolist(),
-            **({"shrink": float(theta[-1].exp())} if isinstance(family.gamma, Shrinking) else {}),
-            "moved": better,
-            "own_half": {"before": before, "after": own},
+        w = family.mixture(w_k, theta).w
+        own = {name: mean_over_sites(of_half(mine.scores, half)) for name, mine in known.items()}
+        own["fit"] = mean_over_sites(self._scores(w, half))
+        best = max(own, key=lambda name: own[name])  # in a tie, weights that are not fitted
+        alpha, other = family.gamma.alpha(theta), 1 - half
+        shrink = float(theta[-1].exp()) if isinstance(family.gamma, Shrinking) else None
+        if best == "fit":
+            scores = self._scores(w, other)
+        else:
+            alpha, scores = known[best].alpha, of_half(known[best].scores, other)
+            alpha = alpha if family.start.dim() == 1 else alpha[:, None].expand_as(family.start)
+            shrink = shrink and 1.0
+        return scores, {
+            "alpha": alpha.tolist(),
+            **({} if shrink is None else {"shrink": shrink}),
+            "best": best,
+            "own_half": {name: own[name] for name in ("fedavg", "fit", best)},
             "loss": None if ends is None else {"first": ends[1], "last": ends[2]},
         }
 
@@ -216,31 +232,6 @@ class Oracle:
         return {
             (half, row.site, row.case): row.value for row in found.rows if row.metric == self.metric
         }
-
-
-def mean_over_sites(scores: CaseScores) -> float:
-    """The mean over sites of the mean over their cases."""
-    by_site = _by_site(scores)
-    return sum(sum(mine) / len(mine) for mine in by_site.values()) / len(by_site)
-
-
-def compared(scores: CaseScores, baseline: CaseScores) -> dict[str, Any]:
-    """A row of ceiling.json: mean score, and the gain over the baseline with its margin."""
-    gain = gain_of(_by_site({case: scores[case] - baseline[case] for case in baseline}))
-    sites = {site: sum(mine) / len(mine) for site, mine in _by_site(scores).items()}
-    return {
-        "score": mean_over_sites(scores),
-        "gain": gain.mean,
-        "margin": gain.margin,
-        "sites": sites,
-    }
-
-
-def _by_site(values: Mapping[Case, float]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for (_, site, _), value in values.items():
-        found.setdefault(site, []).append(value)
-    return found
 
 
 def own_models_travel(test_local: Any, K: int) -> bool:
