@@ -18,6 +18,7 @@ have not seen it. Sites answer with gradients and scores: no case leaves a site 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -35,11 +36,13 @@ from autofedavg.core.mixture import Mixture
 from autofedavg.core.settings import Settings, setting
 from autofedavg.core.site import Facts
 from autofedavg.experiment.case_gains import CaseScores, compared, mean_over_sites, of_half
-from autofedavg.experiment.selection import where_tested
+from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.experiment.kept_models import kept_models
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import even_weights, size_weights
 
 Split = Literal["test", "validation"]
+log = logging.getLogger(__name__)
 TINY = 1e-12  # instead of no weight at all: a softmax cannot move away from it
 BETAS = (0.9, 0.99)  # Adam's
 
@@ -56,10 +59,23 @@ class Fit(Settings):
         allow_inf_nan=False,
     )
 
-    def asks(self, split: Split) -> list[Facts]:
-        """The values of every request for a gradient that a fit makes."""
-        how = {"data": split, "mode": "eval"}
-        return [{"s": s, **how, "half": h} for h in HALVES for s in range(1, self.steps + 1)]
+    def asks(self) -> dict[str, list[Facts]]:
+        """What a row with a ceiling asks of a client after its final test: by call, the values."""
+        how: Facts = {"data": "test", "mode": "eval"}
+        steps = range(1, self.steps + 1)
+        return {
+            "differentiate": [{"s": s, **how, "half": half} for half in HALVES for s in steps],
+            "evaluate": [{"split": "test", "half": half} for half in HALVES],
+        }
+
+
+FAMILIES = 3  # of weights that are fitted
+
+
+def times_asked(call: str, rounds: int, K: int) -> int:
+    """How often a ceiling of so many rounds makes one of these requests, at most."""
+    # FedAvg's weights, even ones, the run's model, the ensemble, K own models; a fit on each half.
+    return rounds * (FAMILIES if call == "differentiate" else K + 4 + 2 * FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -133,7 +149,7 @@ class Oracle:
     def ticks(self) -> int:
         """How often a round calls `tick`."""
         whole = 3 + (1 + self.federation.K if self.local else 0)
-        return len(HALVES) * (whole + 3 * (self.fit.steps + 2))  # at most
+        return len(HALVES) * (whole + FAMILIES * (self.fit.steps + 2))  # at most
 
     def round(self, w_k: Bank, ran: Model | None) -> dict[str, Any]:
         """Scores and gains over FedAvg of every row, and the fitted weights, in plain values."""
@@ -234,28 +250,20 @@ class Oracle:
         }
 
 
-def own_models_travel(test_local: Any, K: int) -> bool:
-    """Whether a site's own model may be scored at other sites: where the final test does it."""
-    return where_tested(test_local, K) == "full"
-
-
-def on_device(w: Bank, device: str) -> Bank:
-    """The bank where the sites' networks are: mixing K models is memory's work."""
-    return Bank(w.sites, w.values.to(device), w.counters.to(device), w.form)
-
-
 def ceiling(
     oracle: Oracle,
+    folder: RunFolder,
     rounds: Sequence[int],
-    models: Callable[[int], tuple[Bank, Model | None]],
+    device: str,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """The content of ceiling.json, without its schema.
 
     Args:
         oracle: fits and scores.
+        folder: of the run, which kept its models of these rounds.
         rounds: whose models.
-        models: gives w_1 .. w_K and the global model of a round.
+        device: where the sites' networks are: mixing K models is memory's work.
         progress: told of every step.
     """
     done, total = 0, len(rounds) * oracle.ticks
@@ -269,7 +277,13 @@ def ceiling(
     oracle.tick = tick
     oracle.federation.take_account()
     oracle.federation.take_learning_losses()
-    found = {t: oracle.round(*models(t)) for t in rounds}
+    found = {}
+    for t in rounds:
+        w_k, ran = kept_models(folder, t, oracle.layout)
+        found[t] = oracle.round(
+            Bank(w_k.sites, w_k.values.to(device), w_k.counters.to(device)), ran
+        )
+        log.info("ceiling of round %d: done", t)
     account = oracle.federation.take_account().values()
     return {
         "split": oracle.split,

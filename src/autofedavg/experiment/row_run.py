@@ -60,7 +60,13 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         for caution in work.cautions:
             log.warning("%s", caution)
         loop = RunLoop(
-            config.method, config.general, work.federation, work.layout, config.task.metric, folder
+            config.method,
+            config.general,
+            work.federation,
+            work.layout,
+            config.task.metric,
+            folder,
+            work.device,
         )
         loop.run(work.w0, watch)
         log.info("finished")

@@ -56,15 +56,26 @@ class Rounds(Settings):
         help="rounds whose K site models and global model stay in the run folder, for "
         "`autofedavg ceiling`",
     )
+    ceiling: tuple[int, ...] = setting(
+        (),
+        origin="ours: decision 66",
+        help="rounds whose models are kept, and for which the sites help to find what other "
+        "weights could have gained, after the final test",
+    )
 
     @model_validator(mode="after")
     def _kept_rounds_exist(self) -> Rounds:
-        wrong = [t for t in self.keep_models if not 1 <= t <= self.rounds]
-        if wrong:
-            raise ValueError(f"keep_models names round {wrong[0]}, of rounds 1 to {self.rounds}")
-        if len(set(self.keep_models)) < len(self.keep_models):
-            raise ValueError("keep_models names a round twice")
+        for name, rounds in (("keep_models", self.keep_models), ("ceiling", self.ceiling)):
+            if wrong := [t for t in rounds if not 1 <= t <= self.rounds]:
+                raise ValueError(f"{name} names round {wrong[0]}, of rounds 1 to {self.rounds}")
+            if len(set(rounds)) < len(rounds):
+                raise ValueError(f"{name} names a round twice")
         return self
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The rounds whose models stay in the run folder."""
+        return frozenset({*self.keep_models, *self.ceiling})
 
 
 @dataclass(eq=False)
@@ -119,11 +130,17 @@ class RunConfig:
                 if known
                 else "use a task with the setting proxy, such as synthetic or cifar10",
             )
-        if self.general.keep_models and not self.method.one_network:
+        if self.general.kept and not self.method.one_network:
             raise ConfigError(
-                "keep_models is set, and this method's sites have no common network to average",
+                "keep_models or ceiling is set, and this method's sites have no common network",
                 where=f"run {self.name}",
-                remedy="leave keep_models out of this row",
+                remedy="leave both out of this row",
+            )
+        if self.general.ceiling and sites < 2:
+            raise ConfigError(
+                "ceiling is set, and there is one site: there are no weights to choose",
+                where=f"run {self.name}",
+                remedy="leave ceiling out of this row",
             )
         for name, n in quorums.items():
             if n > sites:

@@ -25,6 +25,7 @@ from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.kept_models import keep
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
+from autofedavg.experiment.oracle import Oracle, ceiling
 from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.selection import (
     KINDS,
@@ -91,6 +92,7 @@ class RunLoop:
         general: rounds, and which models are kept and tested.
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
+        device: what the server computes on.
         best: the models selected so far.
     """
 
@@ -100,6 +102,7 @@ class RunLoop:
     layout: Layout
     metric: str
     folder: RunFolder
+    device: str = "cpu"
     best: Best = field(default_factory=Best, init=False)
 
     def run(self, w0: Model, watch: Watcher | None = None) -> None:
@@ -117,6 +120,7 @@ class RunLoop:
                 self.folder.set_status("running")
                 start, self.best = restore(self.folder, self.layout, self.federation, w0)
                 start = self.method.begin(self.federation, start) if start.t == 0 else start
+                oracle = self._oracle()
                 T = self.general.rounds
                 for state in self.method.rounds(self.federation, self.layout, T, start):
                     seen = self._record(state)
@@ -124,6 +128,9 @@ class RunLoop:
                         watch(seen)
                 self.federation.training_over = True
                 self._test(watch)
+                if oracle:
+                    rounds = sorted(self.general.ceiling)
+                    self.folder.write_ceiling(ceiling(oracle, self.folder, rounds, self.device))
                 self.folder.set_status("finished")
         except (KeyboardInterrupt, Paused):
             self.folder.set_status("interrupted")
@@ -151,7 +158,7 @@ class RunLoop:
                 )
         own = federation.personal.scores if state.personal and scores else {}
         tested = self._tested(state)
-        if state.t in self.general.keep_models:
+        if state.t in self.general.kept:
             keep(self.folder, state, self.layout)
         validation = self._scored(scores, best.seen)
         if self.general.select == "best":
@@ -276,6 +283,14 @@ class RunLoop:
         self.folder.write_scores(rows)
         events = self.federation.take_events()
         self.folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
+
+    def _oracle(self) -> Oracle | None:
+        """What finds the ceiling at the end, where it is asked for; refuses sites it cannot use."""
+        if not self.general.ceiling:
+            return None
+        T, where = self.general.rounds, where_tested(self.general.test_local, self.federation.K)
+        local = where == "full"
+        return Oracle(self.federation, self.layout, T, "test", self.metric, local=local)
 
     def _models_to_test(
         self, where: str

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autofedavg.core.bank import Bank, Model
 from autofedavg.core.device import checked_device
 from autofedavg.core.errors import RunError
 from autofedavg.core.problem import Problem
@@ -21,16 +20,10 @@ from autofedavg.experiment.config import parse_run
 from autofedavg.experiment.files import naming
 from autofedavg.experiment.folder import LOADERS, read_json, read_toml, run_paths
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
-from autofedavg.experiment.kept_models import asked_rounds, kept_models, kept_rounds
-from autofedavg.experiment.oracle import (
-    Fit,
-    Oracle,
-    Split,
-    ceiling,
-    on_device,
-    own_models_travel,
-)
+from autofedavg.experiment.kept_models import asked_rounds, kept_rounds
+from autofedavg.experiment.oracle import Fit, Oracle, Split, ceiling
 from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.selection import where_tested
 from autofedavg.studies.launch import problem_of, refuse_other_data
 from autofedavg.studies.machine import Machine, clients
 from autofedavg.tasks.base import Progress
@@ -123,17 +116,13 @@ def _of_run(
     problem = problem_of(problems, config.task, progress or _silent)
     layout = problem.initial(seeds)[1]
 
-    def models(t: int) -> tuple[Bank, Model | None]:
-        place = run.path / "checkpoints" / f"models of round {t}"
-        with naming(place, "these kept models cannot be read", "run the row again"):
-            w_k, ran = kept_models(run, t, layout)
-        return on_device(w_k, str(machine.device)), ran
-
     with clients(problem, config.training, seeds, machine) as federation:
         federation.training_over = True
-        local = own_models_travel(config.general.test_local, federation.K)
+        local = where_tested(config.general.test_local, federation.K) == "full"
         oracle = Oracle(federation, layout, config.T, split, problem.metric, fit, local)
-        return ceiling(oracle, rounds, models, progress)
+        place = run.path / "checkpoints"
+        with naming(place, "the kept models cannot be read", "run the row again"):
+            return ceiling(oracle, run, rounds, str(machine.device), progress)
 
 
 def _silent(what: str, done: int, total: int) -> None:

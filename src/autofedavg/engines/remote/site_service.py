@@ -168,6 +168,8 @@ class SiteService:
         if scores is None or self._state is None:
             return reply
         split = str(message.facts["split"])
+        if "half" in message.facts:  # its cases have numbers of their own
+            split = f"{split}-half-{int(message.facts['half'])}"
         names = sorted({name for name, _, _ in scores})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:
