@@ -30,6 +30,7 @@ COSTS = {
     "integration/test_at_once.py": "process",
     "integration/test_bad_runs.py": "trains",
     "integration/test_bench.py": "process",
+    "integration/test_ceiling.py": "trains",
     "integration/test_cifar10.py": "trains",
     "integration/test_command_line.py": "trains",
     "integration/test_compare.py": QUICK,

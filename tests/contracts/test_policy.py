@@ -201,7 +201,7 @@ def test_halves_of_the_test_cases_are_open_to_a_job_with_a_ceiling_after_its_fin
     for change in ({"half": 2}, {"s": 101}, {"s": 0}, {"data": "train"}, {"mode": "train"}):
         with pytest.raises(Refused, match="is not asked for by this job with"):
             policy.check("differentiate", {**SLOPE, **change})
-    with pytest.raises(Refused, match="after the final test"):
+    with pytest.raises(Refused, match="round 1 is not asked for"):
         policy.check("differentiate", {**SLOPE, "t": 1})
 
 

@@ -132,7 +132,7 @@ def same(one, two) -> bool:
 
 
 def test_a_split_can_be_divided_and_each_part_knows_its_own_cases_alone(made) -> None:
-    task, problem, _ = made
+    _, problem, _ = made
     for site, data in problem.sites.items():
         n = data.cases()["validation"]
         parts = [data.only("validation", picks) for picks in ([0], range(1, n)) if picks]

@@ -178,7 +178,7 @@ def test_every_case_is_scored_by_weights_that_were_fitted_without_it():
 def test_a_fit_that_ends_worse_gives_way_to_weights_that_need_none():
     models = MODELS + 3.0
     near = models.mean(dim=0) + float64([0.1, 0.0, 0.0, 0.0])
-    made = oracle(at(near.tolist()), fit=Fit(steps=2, rate=50.0))
+    made = oracle(at(near.tolist()), fit=Fit(steps=2, rate=3.0))
     found = made.round(bank(models), None)
     for family, fits in found["fits"].items():
         for fit in fits:

@@ -73,7 +73,7 @@ def test_the_port_asks_for_halves_and_counts_their_cases(w):
     four = Message({}, {"scores": [[str(n), METRIC, 0.5] for n in range(4)]})
     fleet = DirectFleet(problem(), intercept=forge("B", "evaluate", four))
     federation = Federation(fleet, metric=METRIC)
-    with pytest.raises(FederationError, match="client B, .* scored 4 cases of test, and it has 3"):
+    with pytest.raises(FederationError, match=r"client B, .* scored 4 cases of test, and it has 3"):
         federation.evaluate(w, "test", METRIC, record=True, half=0)
 
 
