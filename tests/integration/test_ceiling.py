@@ -240,6 +240,34 @@ def test_unfinished_runs_archives_and_other_data_are_refused(refused, say, copie
 
 
 @pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda found: found["rounds"][0]["rows"].pop("network"),
+        lambda found: found["rounds"][0]["rows"]["even"].update(gain=float("nan")),
+        lambda found: found.update(rounds=[1]),
+        lambda found: found.pop("split"),
+        lambda found: found.update(schema=99),
+    ],
+    ids=["a row is missing", "not a number", "no rounds", "no split", "newer"],
+)
+def test_a_ceiling_that_no_run_writes_is_refused(say, copied, spoil):
+    run = copied / "fedavg" / "seed-0"
+    row = {"score": 0.5, "gain": 0.0, "margin": 0.0, "sites": {"I": 0.5}}
+    rows = {name: dict(row) for name in ("fedavg", "even", "network", "layer", "scaled")}
+    found = {
+        "schema": 1, "split": "test", "metric": "dice", "fit": {"steps": 1, "rate": 0.1},
+        "sites": ["I", "II", "III"], "rounds": [{"t": 1, "rows": rows, "fits": {}}],
+    }  # fmt: skip
+    (run / "ceiling.json").write_text(json.dumps(found))
+    assert say("report", copied)[0] == 0
+    spoil(found)
+    (run / "ceiling.json").write_text(json.dumps(found))
+    code, _, err = say("report", copied)
+    assert code == 1
+    assert str(run) in err
+
+
+@pytest.mark.parametrize(
     ("settings", "says"),
     [
         (["keep_models=[4]"], "keep_models names round 4, of rounds 1 to 3"),

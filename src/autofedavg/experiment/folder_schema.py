@@ -73,6 +73,14 @@ _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
 _sha256 = ("split_sha256", "content_sha256", "folds_sha256")
 _row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}
 _compared = {"score!": _number, "gain!": _number, "margin!": _number, "sites!": {str: _number}}
+
+
+def _compared_rows(value: Any) -> bool:
+    """Scores by model, of the fitted weights and of those that they are compared with at least."""
+    needed = {"fedavg", "network", "layer", "scaled"}
+    return _fits(value, {str: _compared}) and needed <= value.keys()
+
+
 _fit = {"alpha!": _weights, "shrink": _number, "best!": str}
 SHAPES: dict[str, dict[str, Any]] = {
     "status.json": {"schema": _count, "state": str, "error": str, "kind": str},
@@ -116,7 +124,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "fit!": {"steps!": _count, "rate!": _number},
         "sites!": [str],
         "bytes": _number,
-        "rounds!": [{"t!": _count, "rows!": {str: _compared}, "fits!": {str: [_fit]}}],
+        "rounds!": [{"t!": _count, "rows!": _compared_rows, "fits!": {str: [_fit]}}],
     },
     "rounds.jsonl": {
         "schema": _count,

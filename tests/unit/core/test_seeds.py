@@ -19,7 +19,7 @@ ADDRESSES = st.tuples(
 
 def test_purposes_are_never_renumbered():
     names = ["INIT", "SPLIT", "TRAIN_BATCHES", "TRANSFORMS", "AGGREGATE_BATCHES", "ALPHA"]
-    names += ["NETWORK", "DATA", "MATCHING", "DISTILLATION"]
+    names += ["NETWORK", "DATA", "MATCHING", "DISTILLATION", "HALVES"]
     assert [purpose.name for purpose in Purpose] == names
     assert [int(purpose) for purpose in Purpose] == list(range(10))
 
