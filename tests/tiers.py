@@ -32,6 +32,7 @@ COSTS = {
     "integration/test_bench.py": "process",
     "integration/test_blind.py": "trains",
     "integration/test_calls_that_pay.py": "trains",
+    "integration/test_ceiling.py": "trains",
     "integration/test_cifar10.py": "trains",
     "integration/test_command_line.py": "trains",
     "integration/test_compare.py": QUICK,

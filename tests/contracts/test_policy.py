@@ -214,6 +214,43 @@ def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls, ho
     policy.check(verb, facts)
 
 
+HALF = {"t": T, "split": "test", "half": 1}
+SLOPE = {"t": T, "s": 100, "data": "test", "mode": "eval", "half": 0}
+
+
+def test_halves_of_the_test_cases_are_open_to_a_job_with_a_ceiling_after_its_final_test():
+    plain = policy_of(job_of(METHODS["fedavg"]()))
+    plain.check("evaluate", TEST)
+    policy = policy_of(job_of(METHODS["fedavg"](), ceiling=(1, 3)))
+    for verb, facts in (("evaluate", HALF), ("differentiate", SLOPE)):
+        with pytest.raises(Refused, match="is not asked for by this job"):
+            plain.check(verb, facts)
+        with pytest.raises(Refused, match="on half of the test cases comes before the final test"):
+            policy.check(verb, facts)
+    policy.check("evaluate", TEST)
+    policy.check("evaluate", HALF)
+    policy.check("differentiate", SLOPE)
+    for change in ({"half": 2}, {"s": 101}, {"s": 0}, {"data": "train"}, {"mode": "train"}):
+        with pytest.raises(Refused, match="is not asked for by this job with"):
+            policy.check("differentiate", {**SLOPE, **change})
+    with pytest.raises(Refused, match="round 1 is not asked for"):
+        policy.check("differentiate", {**SLOPE, "t": 1})
+
+
+def test_halves_are_answered_as_often_as_a_ceiling_asks():
+    policy = policy_of(job_of(METHODS["fedavg"](), ceiling=(1, 3), exchange=Exchange(retries=0)))
+    policy.check("evaluate", TEST)
+    twice = 2 * (1 + 3)  # a message, and after "I lack it"; all twice
+    for verb, facts, calls in (
+        ("differentiate", SLOPE, 2 * 3),
+        ("evaluate", HALF, 2 * (3 + 4 + 6)),
+    ):
+        for _ in range(calls * twice):
+            policy.check(verb, facts)
+        with pytest.raises(Refused, match=f"{verb} of round 4 was asked for"):
+            policy.check(verb, facts)
+
+
 @pytest.mark.parametrize("t", [True, "1", 1.0, None, [1], 10**30], ids=str)
 def test_a_round_is_a_whole_number(t):
     with pytest.raises(Refused, match="belongs to a round, 1 to 4"):

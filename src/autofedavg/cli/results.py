@@ -1,4 +1,4 @@
-"""Verbs on run folders: watch, report, serve, archive, compare."""
+"""Verbs on run folders: watch, report, serve, archive, ceiling, compare."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from autofedavg.cli.app import AsJson, Baseline, finite, percentages, watched
+from autofedavg.cli.studies import Device, Threads, Workers, numbers
 
 
 def watch(
@@ -142,6 +143,58 @@ def archive(
 
     for place in archive(runs, out):
         typer.echo(place)
+
+
+def ceiling(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Finished runs that kept models, or folders above."),
+    ],
+    rounds: Annotated[
+        str, typer.Option(help="Rounds instead of all that were kept, e.g. 5,20.")
+    ] = "",
+    split: Annotated[
+        Literal["test", "validation"],
+        typer.Option(help="Cases: one half fits the weights, the other half scores them."),
+    ] = "test",
+    steps: Annotated[int, typer.Option(help="Steps of a fit.", min=1)] = 100,
+    rate: Annotated[float, typer.Option(help="First step size of a fit.")] = 0.1,
+    device: Device = "cpu",
+    workers: Workers = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what the best weights of a run's kept models could gain: an oracle."""
+    from autofedavg.experiment.folder import CEILING, Ledger
+    from autofedavg.experiment.oracle import Fit
+    from autofedavg.experiment.validation import validate
+    from autofedavg.report.ceiling import measured, table_of_ceilings
+    from autofedavg.report.formats import to_text
+    from autofedavg.studies.machine import Machine
+    from autofedavg.studies.measure_ceiling import measure_ceiling
+
+    fit: Fit = validate(Fit, {"steps": steps, "rate": rate}, "ceiling", "")
+    machine = Machine(None, device, workers, threads)
+    chosen = numbers(rounds, "rounds") or []
+    found = watched(
+        lambda progress: measure_ceiling(
+            runs, rounds=chosen, split=split, fit=fit, machine=machine, progress=progress
+        )
+    )
+    contents = {path: Ledger(path).ceiling() or {} for path in found}
+    if as_json:
+        listed = [{"run": str(path), **content} for path, content in contents.items()]
+        typer.echo(json.dumps(listed, indent=1))
+        return
+    lines = [
+        line
+        for path, content in contents.items()
+        for line in measured(f"{path.parent.name}, {path.name}", [content])
+    ]
+    if table := table_of_ceilings(lines):
+        typer.echo(to_text(table), nl=False)
+    for path in found:
+        typer.echo(f"written: {path / CEILING}", err=True)
 
 
 def compare(

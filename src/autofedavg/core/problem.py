@@ -32,7 +32,9 @@ class LocalData(Protocol):
     """What a client needs to know of its own data; made by a task, or by you.
 
     A site of labelled images may also have `class_counts() -> Sequence[int] | None`, the number of
-    its training cases per class: FedMA weighs the classifier with them.
+    its training cases per class: FedMA weighs the classifier with them. One with
+    `only(split, picks) -> LocalData`, the same data with these cases of a split (positions among
+    those that `score` scores) and no others, can be fitted on one half and scored on the other.
     """
 
     def settle(self, device: torch.device) -> None:

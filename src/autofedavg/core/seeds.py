@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     MATCHING = 8
     DISTILLATION = 9
     SKETCH = 10
+    HALVES = 11
     PRIVACY = 12
 
 

@@ -36,7 +36,7 @@ from autofedavg.experiment.files import (
     sweep,
     values_in,
 )
-from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json
+from autofedavg.experiment.folder import CEILING, ORIGINS, SCHEMA, Ledger, read_json
 
 TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
@@ -204,6 +204,9 @@ class RunFolder(Ledger):
             except RunError as error:
                 log.warning("%s: using the checkpoint before it", error)
         return None
+
+    def write_ceiling(self, content: Mapping[str, Any]) -> None:
+        write_atomically(self.path / CEILING, _json({"schema": SCHEMA, **content}))
 
     def write_scores(self, rows: Iterable[ScoreRow | MeanRow]) -> None:
         """Writes scores.csv: of every case, or of every site where sites disclosed means."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from autofedavg.core.bank import Layout
 from autofedavg.experiment.config import Study
+from autofedavg.experiment.oracle import Fit, times_asked
 from autofedavg.experiment.private_rows import budget_lines
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import local_tests, where_tested
@@ -128,9 +129,10 @@ def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:
     where = where_tested(run.general.test_local, sites) if alone else "none"
     own = local_tests(where, sites)
     last = shown if run.general.select == "best" else 0  # beside the best global model
+    rounds = len(run.general.ceiling)
     return {
         "a_round": round(validated + tested),
-        "at_the_end": shown + own + last,
+        "at_the_end": shown + own + last + rounds * times_asked("evaluate", 1, sites) * sites,
         "own_models": own,
         "test_local": where,
     }
@@ -156,12 +158,15 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     further = max(0.0, validated - 1) if told else 0.0  # models of the method, as they are
     encoded = 0.0 if once else validated - further
     validation = round(sites * (down * encoded + layout.nbytes * further))
+    rounds = len(run.general.ceiling)
+    steps = len(Fit().asks()["differentiate"]) * times_asked("differentiate", rounds, sites)
     return {
         "fedavg_a_round": training,
         "extra": learning / training,
         "bound": getattr(run.method, "t0", 1) == "auto",  # not all calls need be made
         "validation_a_round": validation,
-        "total": round(run.T * (training + learning + validation)),
+        "total": round(run.T * (training + learning + validation))
+        + steps * sites * 2 * layout.nbytes,
         "down": run.exchange.down,
         "up": run.exchange.up,
         "ways": run.method.ways_of_learning(layout, run.T, sites),

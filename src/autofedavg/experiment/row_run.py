@@ -62,7 +62,7 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
                 log.warning("%s", caution)
         metric = config.task.metric
         run = (config.method, config.general, work.federation, work.layout, metric, folder)
-        loop = RunLoop(*run, config.privacy)
+        loop = RunLoop(*run, config.privacy, work.device)
         loop.run(work.w0, watch)
         log.info("finished")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pydantic import model_validator
 from torch import nn
 
 from autofedavg.core.errors import ConfigError
@@ -53,6 +54,32 @@ class Rounds(Settings):
         help="where each site's own model is tested: full, at all K sites, K x K tests; own, at "
         f"its own site; none; auto is full up to {MOST_FULL} sites and own above",
     )
+    keep_models: tuple[int, ...] = setting(
+        (),
+        origin="ours: decision 66",
+        help="rounds whose K site models and global model stay in the run folder, for "
+        "`autofedavg ceiling`",
+    )
+    ceiling: tuple[int, ...] = setting(
+        (),
+        origin="ours: decision 66",
+        help="rounds whose models are kept, and for which the sites help to find what other "
+        "weights could have gained, after the final test",
+    )
+
+    @model_validator(mode="after")
+    def _kept_rounds_exist(self) -> Rounds:
+        for name, rounds in (("keep_models", self.keep_models), ("ceiling", self.ceiling)):
+            if wrong := [t for t in rounds if not 1 <= t <= self.rounds]:
+                raise ValueError(f"{name} names round {wrong[0]}, of rounds 1 to {self.rounds}")
+            if len(set(rounds)) < len(rounds):
+                raise ValueError(f"{name} names a round twice")
+        return self
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The rounds whose models stay in the run folder."""
+        return frozenset({*self.keep_models, *self.ceiling})
 
 
 @dataclass(eq=False)
@@ -116,6 +143,7 @@ class RunConfig:
                 where=f"run {self.name}",
                 remedy="set test_local = 'none' for this row",
             )
+        self._check_ceiling(sites)
         for name, n in quorums.items():
             if n > sites:
                 raise ConfigError(
@@ -129,6 +157,26 @@ class RunConfig:
                     where=f"run {self.name}",
                     remedy=f"set {name} = 0",
                 )
+
+    def _check_ceiling(self, sites: int) -> None:
+        """Refuses to keep or weigh models that nobody may see or compare."""
+        wrong, what = "", "ceiling"
+        if self.general.kept and not self.method.one_network:
+            wrong, what = "this method's sites have no common network", "keep_models or ceiling"
+        elif self.general.kept and not self.method.shows_models:
+            wrong, what = "the method shows no site's own model", "keep_models or ceiling"
+        elif self.general.ceiling and sites < 2:
+            wrong = "there is one site: there are no weights to choose"
+        elif self.general.ceiling and self.exchange.disclose == "means":
+            wrong = "exchange.disclose is 'means': halves are compared case by case"
+        elif self.general.ceiling and self.privacy.on:
+            wrong = "[privacy] has no noise for its gradients of test cases"
+        if wrong:
+            raise ConfigError(
+                f"{what} is set, and {wrong}",
+                where=f"run {self.name}",
+                remedy=f"leave {what} out of this row",
+            )
 
     def cautions(self, sites: int) -> list[str]:
         """Warnings for a run between institutions."""

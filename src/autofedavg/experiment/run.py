@@ -20,7 +20,9 @@ from autofedavg.core.seeds import global_seed
 from autofedavg.core.site import Site
 from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.kept_models import keep
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
+from autofedavg.experiment.oracle import Oracle, ceiling
 from autofedavg.experiment.personal_selection import PersonalSelection, personal_rule
 from autofedavg.experiment.privacy_account import PrivacyAccount
 from autofedavg.experiment.round_line import listed, round_line
@@ -92,6 +94,7 @@ class RunLoop:
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
         privacy: the noise on what sites send, for the account of it.
+        device: what the server computes on.
         best: the models selected so far.
     """
 
@@ -102,6 +105,7 @@ class RunLoop:
     metric: str
     folder: RunFolder
     privacy: Privacy = NONE
+    device: str = "cpu"
     best: Best = field(default_factory=Best, init=False)
 
     def run(self, w0: Model, watch: Watcher | None = None) -> None:
@@ -120,6 +124,7 @@ class RunLoop:
                 start, self.best = restore(self.folder, self.layout, self.federation, w0)
                 self._account = PrivacyAccount(self.privacy, self.folder.rounds())
                 start = self.method.begin(self.federation, start) if start.t == 0 else start
+                oracle = self._oracle()
                 T = self.general.rounds
                 for state in self.method.rounds(self.federation, self.layout, T, start):
                     seen = self._record(state)
@@ -127,6 +132,9 @@ class RunLoop:
                         watch(seen)
                 self.federation.training_over = True
                 self._test(watch)
+                if oracle:
+                    rounds = sorted(self.general.ceiling)
+                    self.folder.write_ceiling(ceiling(oracle, self.folder, rounds, self.device))
                 self.folder.set_status("finished")
         except (KeyboardInterrupt, Paused):
             self.folder.set_status("interrupted")
@@ -154,6 +162,8 @@ class RunLoop:
                 )
         own = federation.personal.scores if state.personal and scores else {}
         tested = self._tested(state)
+        if state.t in self.general.kept:
+            keep(self.folder, state, self.layout)
         validation = self._scored(scores, best.seen)
         if self.general.select == "best":
             self._keep_best(state, local, validation["mean"])
@@ -248,6 +258,14 @@ class RunLoop:
         self.folder.write_scores(rows)
         events = self.federation.take_events()
         self.folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
+
+    def _oracle(self) -> Oracle | None:
+        """What finds the ceiling at the end, where it is asked for; refuses sites it cannot use."""
+        if not self.general.ceiling:
+            return None
+        T, where = self.general.rounds, where_tested(self.general.test_local, self.federation.K)
+        local = where == "full"
+        return Oracle(self.federation, self.layout, T, "test", self.metric, local=local)
 
     def _models_to_test(
         self, where: str

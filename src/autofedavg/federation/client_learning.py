@@ -147,7 +147,8 @@ class LearningClient(ScoringClient):
     def weight_batch(self, t: int, s: int, how: Facts) -> Batch:
         """The mini-batch of step s, from the split that the request names."""
         size = self.trainer.training.batch_size
-        return self.data.weight_batch(self.seeds, t, s, how["data"], size)
+        data = self._cases(how["data"], how.get("half"))
+        return data.weight_batch(self.seeds, t, s, how["data"], size)
 
     def seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
         """For what takes no generator, such as dropout."""

@@ -88,6 +88,8 @@ class PrivateSteps:
         why = ""
         if "probe" in facts:
             why = "a loss before training"
+        elif "half" in facts:
+            why = "the ceiling"
         elif "blind" in facts or verb in ("mixture_losses", "model_losses"):
             why = "blind learning" if "blind" in facts else "the losses that judge a call"
         elif self.privacy.train and verb == "class_counts":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
+from autofedavg.core.halves import half_size
 from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
@@ -62,6 +63,7 @@ class ScoringCalls(LossCalls):
         record: bool = False,
         t: int | None = None,
         personal: LocalRule | None = None,
+        half: int | None = None,
     ) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
@@ -78,12 +80,14 @@ class ScoringCalls(LossCalls):
             t: the round that it belongs to; T for the final test.
             personal: the rule whose personal predictors are scored as well, each at its own site;
                 `personal` then has their digests and scores.
+            half: score a half of the split's cases only, 0 or 1 (`core.halves`).
 
         Raises:
             FederationError: the test split is asked for before training is over.
         """
         known = self._validated
-        if known and split == "validation" and w is known[1] and personal is None:
+        whole = personal is None and half is None
+        if known and split == "validation" and w is known[1] and whole:
             return known[3]
         if split == "test" and not self.training_over and not record:
             raise FederationError(
@@ -94,6 +98,7 @@ class ScoringCalls(LossCalls):
             )
         scored = ScoreRequest(split, metric, means_wanted(self.exchange, metric or self.metric))
         facts: Facts = {"split": split, **({"t": t} if self._remote else {}), **scored.means}
+        facts |= {} if half is None else {"half": half}
         asked = self._evaluations(w, facts, personal)
         found: dict[str, tuple[str, list[SiteScore]]] = {}
         final = split == "test" and not record
@@ -101,6 +106,8 @@ class ScoringCalls(LossCalls):
         def read(name: str, reply: Message) -> list[SiteScore]:
             site = self.sites[self._position[name]]
             site = site if self._counted else Site(name, {})
+            if half is not None and split in site.cases:
+                site = Site(name, {split: half_size(site.cases[split], half)})
             if lacks(reply):
                 raise BadReply(LOST)
 

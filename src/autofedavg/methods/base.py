@@ -63,6 +63,7 @@ class Method(Settings):
     about: ClassVar[About | None] = None
     needs_proxy: ClassVar[bool] = False  # whether it needs data at the server
     needs_losses: ClassVar[bool] = False  # whether it weighs clients by their training losses
+    one_network: ClassVar[bool] = True  # whether all w_k are models of the task's network
 
     @property
     def learns_on(self) -> str | None:

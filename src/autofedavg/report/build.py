@@ -14,6 +14,7 @@ from autofedavg.core.errors import RunError
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.report import draw, provenance
 from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
+from autofedavg.report.ceiling import ceiling_table
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.examples import example_cases
@@ -51,7 +52,7 @@ TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part
         classes_table,
         sites_table,
     ),
-    "weights": (weights_table, learning_table, paying_table),
+    "weights": (weights_table, learning_table, paying_table, ceiling_table),
     "training": (events_table,),
     "cases": (differences_table, seeds_table),
     "costs": (targets_table, traffic_table, time_table, speed_table, privacy_table),

@@ -138,6 +138,7 @@ def _read(folder: Ledger) -> Repeat:
             rounds,
             scores,
             _origins(folder.path, text),
+            folder.ceiling(),
         )
 
 

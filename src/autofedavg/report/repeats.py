@@ -35,6 +35,7 @@ class Repeat:
 
     Attributes:
         origins: where each value of the configuration comes from, by dotted path.
+        ceiling: what other weights could have gained, where it was measured.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Repeat:
     rounds: list[dict[str, Any]]
     scores: Scores
     origins: Mapping[str, str] = field(default_factory=dict)
+    ceiling: Mapping[str, Any] | None = None
 
     @property
     def finished(self) -> bool:

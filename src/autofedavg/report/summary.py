@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autofedavg.core.evaluation import SIGNIFICANT, Paired
+from autofedavg.report.ceiling import ceilings, sentence
 from autofedavg.report.differences import mean_gains, shown_p
 from autofedavg.report.repeats import Results
 from autofedavg.report.tables import mean_global
@@ -23,6 +24,7 @@ def in_short(results: Results) -> list[str]:
         return [*said, "No run with a global model is finished yet, so there are no test scores."]
     best = max(scores, key=lambda label: scores[label])
     said.append(f"Highest average test score of a global model: {best}, {scores[best]:.2f} %.")
+    said += [sentence(line) for line in {line.label: line for line in ceilings(results)}.values()]
     return said + _against(results, scores) + _caution(results)
 
 

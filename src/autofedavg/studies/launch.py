@@ -152,7 +152,7 @@ def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_
             if run.machine.remote:
                 _run_as_job(run, observer, runners, engines)
             else:
-                problem = _problem(problems, run.config.task, observer.preparing)
+                problem = problem_of(problems, run.config.task, observer.preparing)
                 _run_simulated(run, problem, observer)
             observer.finished(run.folder)
 
@@ -213,7 +213,7 @@ def _run_as_job(run: PlannedRun, observer: Observer, runners: Runners, engines: 
 def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> None:
     config, machine, seeds = run.config, run.machine, Seeds(run.seed)
     if run.started:
-        _refuse_other_data(run.folder, config.task)
+        refuse_other_data(run.folder, config.task)
     check_run(config.method, config.T, config.general.select, problem)
     config.budgets(problem)
     secret = kept_secret(run.folder)  # of a run that was started on a real engine
@@ -231,7 +231,7 @@ def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> Non
         run_row(run.folder, work, observer.round)
 
 
-def _refuse_other_data(path: Path, task: Task) -> None:
+def refuse_other_data(path: Path, task: Task) -> None:
     """Refuses to continue a run with other cases or files than it started with."""
     before, now = read_json(path / "environment.json").get("data", {}), task.describe()
     for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
@@ -243,7 +243,7 @@ def _refuse_other_data(path: Path, task: Task) -> None:
             )
 
 
-def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
+def problem_of(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
     """The task's problem, prepared once for all rows that share it."""
     key = task.model_dump_json()
     if key not in known:

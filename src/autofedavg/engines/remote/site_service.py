@@ -179,6 +179,8 @@ class SiteService:
         if not scored or self._state is None:
             return reply
         split = str(message.facts["split"])
+        if "half" in message.facts:  # its cases have numbers of their own
+            split = f"{split}-half-{int(message.facts['half'])}"
         names = sorted({name for part in scored for name, _, _ in part["scores"]})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autofedavg.report.figures.bytes_sent import bytes_figure
+from autofedavg.report.figures.ceiling import ceiling_figure
 from autofedavg.report.figures.costs import time_figure, traffic_figure
 from autofedavg.report.figures.curves import alpha_figure, learning_figure, loss_figure
 from autofedavg.report.figures.figure import Figure
@@ -22,6 +23,10 @@ def all_figures(results: Results) -> dict[str, list[Figure]]:
         "cases": [differences_figure(results), matrix_figure(results)],
         "costs": [bytes_figure(results), traffic_figure(results), time_figure(results)],
     }
-    parts["weights"] += [*simplex_figures(results), *layer_figures(results)]
+    parts["weights"] += [
+        ceiling_figure(results),
+        *simplex_figures(results),
+        *layer_figures(results),
+    ]
     parts["cases"] += setting_figures(results)
     return {part: [figure for figure in made if figure] for part, made in parts.items()}

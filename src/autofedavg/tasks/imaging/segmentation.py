@@ -6,6 +6,7 @@ sliding window -> probabilities back on the file's own grid -> Dice per case and
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -132,6 +133,12 @@ class SegmentationSite:
 
     def shares_patients(self, split: str, other: str) -> bool:
         return split == other
+
+    def only(self, split: str, picks: Sequence[int]) -> SegmentationSite:
+        """The same cases, of a split these alone."""
+        made = copy.copy(self)
+        made._cases = {**self._cases, split: [self._cases[split][pick] for pick in picks]}
+        return made
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores = []
