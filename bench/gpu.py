@@ -37,12 +37,7 @@ def measure(epochs: int, S: int, repetitions: int) -> Section:
     """The section; without rows where there is no GPU."""
     if not torch.cuda.is_available():
         return Section(TITLE, [], remark="skipped: no CUDA device here")
-    names = [f"site-{k:02d}" for k in range(K)]
-    problem = Problem(vgg9, cifar_loss, {name: _site(name, k) for k, name in enumerate(names)})
-    training = Training(
-        epochs=epochs, batch_size=BATCH, optimiser="sgd", learning_rate=0.01, precision="bf16"
-    )
-    seeds = Seeds(0)
+    problem, training, seeds = pictures(), sgd(epochs), Seeds(0)
     steps = K * epochs * -(-CASES // BATCH)
     torch.cuda.reset_peak_memory_stats()
     with Simulator(problem, training, seeds, device="cuda") as simulator:
@@ -72,6 +67,19 @@ def measure(epochs: int, S: int, repetitions: int) -> Section:
         Row("memory at most", _sample([memory]), "GB", limit=4.0),
     ]
     return Section(TITLE, rows, times.others)
+
+
+def pictures() -> Problem:
+    """Sixteen sites with random pictures and labels, and VGG-9."""
+    names = [f"site-{k:02d}" for k in range(K)]
+    return Problem(vgg9, cifar_loss, {name: _site(name, k) for k, name in enumerate(names)})
+
+
+def sgd(epochs: int) -> Training:
+    """The training that the kernels of stacked clients are made for."""
+    return Training(
+        epochs=epochs, batch_size=BATCH, optimiser="sgd", learning_rate=0.01, precision="bf16"
+    )
 
 
 def _sample(values: Iterable[float]) -> Sample:

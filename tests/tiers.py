@@ -31,11 +31,14 @@ COSTS = {
     "integration/test_bad_runs.py": "trains",
     "integration/test_bench.py": "process",
     "integration/test_blind.py": "trains",
+    "integration/test_calls_that_pay.py": "trains",
+    "integration/test_ceiling.py": "trains",
     "integration/test_cifar10.py": "trains",
     "integration/test_command_line.py": "trains",
     "integration/test_compare.py": QUICK,
     "integration/test_crash_points.py": "trains",
     "integration/test_data_command.py": QUICK,
+    "integration/test_disclose.py": "trains",
     "integration/test_engines.py": "engine",
     "integration/test_example_cases.py": "trains",
     "integration/test_exchange.py": "trains",
@@ -61,6 +64,7 @@ COSTS = {
     "integration/test_interrupt.py": "process",
     "integration/test_job_runner.py": "trains",
     "integration/test_method_page.py": "trains",
+    "integration/test_monai_import.py": "process",
     "integration/test_learning.py": "trains",
     "integration/test_lgg.py": "trains",
     "integration/test_lost_sites.py": "engine",
@@ -69,19 +73,25 @@ COSTS = {
     "integration/test_own_data.py": "trains",
     "integration/test_own_grid.py": "trains",
     "integration/test_own_models.py": "trains",
-    "integration/test_personal.py": "process",
+    "integration/test_personal.py": "trains",
     "integration/test_predict.py": "trains",
     "integration/test_predict_folder.py": "trains",
+    "integration/test_private_runs.py": "trains",
+    "integration/test_private_site.py": "process",
     "integration/test_public_ct.py": "trains",
     "integration/test_methods_on_engines.py": "trains",
     "integration/test_remote.py": "trains",
     "integration/test_replays_on_gpu.py": "gpu",
+    "integration/test_report_families.py": QUICK,
     "integration/test_report_figures.py": QUICK,
     "integration/test_report_learning.py": QUICK,
     "integration/test_report_many_sites.py": QUICK,
     "integration/test_report_page.py": QUICK,
+    "integration/test_report_paying.py": QUICK,
     "integration/test_report_seeds.py": QUICK,
+    "integration/test_report_studies.py": QUICK,
     "integration/test_report_tables.py": QUICK,
+    "integration/test_report_targets.py": QUICK,
     "integration/test_report_tested.py": QUICK,
     "integration/test_resume_after_kill.py": "process",
     "integration/test_resume_study.py": "trains",
@@ -109,6 +119,9 @@ UNITS = {
 BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
               "tiny_trained": "trains"}  # fmt: skip
 COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}
+# Their work is done in other processes, or repeats what other tests cover: tracing would only slow
+# them down.
+NOT_TRACED = {"browser", "engine", "export", "published"}
 PROGRAMS = ("python", "autofedavg", "chromium", "flower-", "flwr", "nvflare")
 TESTS = Path(__file__).parent
 
@@ -123,6 +136,8 @@ def mark(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in BY_FIXTURE:
                 item.add_marker(BY_FIXTURE[fixture])
+        if any(item.get_closest_marker(name) for name in NOT_TRACED):
+            item.add_marker("no_cover")
 
 
 def is_costly(item: pytest.Item) -> bool:

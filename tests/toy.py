@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.constraints import Constraint
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import CaseScore, Problem
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
@@ -18,6 +19,7 @@ from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.port import Federation
+from autofedavg.federation.private_steps import simulated_privacy
 from autofedavg.federation.proxy import Proxy
 from autofedavg.federation.settings import Exchange
 
@@ -114,6 +116,16 @@ class ToySite:
         generator = seeds.generator(self.name, Purpose.AGGREGATE_BATCHES, t, s)
         return self._batch(split, batch_size, generator)
 
+    def patients(self, split):
+        return len(self.splits[split][0])
+
+    def patient_batch(self, split, patient, random, augment):
+        x, y = self.splits[split]
+        return x[patient : patient + 1], y[patient : patient + 1]
+
+    def shares_patients(self, split, other):
+        return split == other
+
     def score(self, network, split):
         x, y = self.splits[split]
         right = torch.softmax(network(x), dim=1)[torch.arange(len(y)), y]
@@ -193,10 +205,16 @@ def point_problem(start: tuple[float, ...], sites: Mapping[str, PointSite]) -> P
 
 
 def make_client(
-    problem: Problem, name: str, training: Training = TRAINING, seeds: Seeds | None = None
+    problem: Problem,
+    name: str,
+    training: Training = TRAINING,
+    seeds: Seeds | None = None,
+    privacy: Privacy = NONE,
 ) -> Client:
     trainer = LocalTrainer(seeded(problem.network, 0), problem.loss, training, CPU)
-    return Client(name, problem.sites[name], trainer, seeds or Seeds(7), ClientState())
+    data, seeds = problem.sites[name], seeds or Seeds(7)
+    private = simulated_privacy(name, data, seeds, privacy, training)
+    return Client(name, data, trainer, seeds, ClientState(), private)
 
 
 @dataclass
@@ -213,11 +231,12 @@ class DirectFleet:
     intercept: Callable[[str, str, Message], Message | NoReply | None] = (
         lambda verb, site, message: None
     )
+    privacy: Privacy = NONE
 
     def __post_init__(self):
         self.asked: list[tuple[str, str, Message]] = []
         self.clients = {
-            name: make_client(self.problem, name, self.training, self.seeds)
+            name: make_client(self.problem, name, self.training, self.seeds, self.privacy)
             for name in self.problem.sites
         }
 
@@ -261,7 +280,10 @@ def rounds_of(
     given = problem or transport.problem
     proxy = Proxy.of(given, TRAINING, Seeds(7), CPU)
     settings = exchange or Exchange()
-    federation = Federation(transport, quorum=quorum, exchange=settings, metric=METRIC, proxy=proxy)
+    privacy = getattr(transport, "privacy", NONE)
+    federation = Federation(
+        transport, quorum=quorum, exchange=settings, metric=METRIC, proxy=proxy, privacy=privacy
+    )
     w0, layout = given.initial(Seeds(7))
     start = start or method.begin(federation, Round(0, w0))
     kept = []

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model
-from autofedavg.core.constraints import constraint
 from autofedavg.core.local_rules import LocalRule, LocalWork
 from autofedavg.core.mixture import Mixture
 from autofedavg.core.plan import Plan, Update
@@ -51,18 +50,18 @@ class Round:
 
 def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Round]:
     """Server executes: T rounds, learning the weights every t0; yields the state after each."""
-    w = start.w
+    w, calls = start.w, plan.calls(federation, start.memory)
     beta0 = plan.gamma.initial(federation.K, plan.layers.P if plan.layers else None)
     beta = beta0 if start.beta is None else start.beta
-    alpha = plan.gamma.alpha(beta)
     for t in range(start.t + 1, plan.T + 1):
         trained = federation.local_train(t, w, T=plan.T)
         w_k = trained.w_k
-        if learn := t % plan.t0 == 0:
-            beta = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
-            alpha = plan.gamma.alpha(beta)
+        if learn := calls.due(t):  # t mod t0 = 0
+            new = learn_agg_weight(federation, plan, t, w_k, beta0 if plan.reinitialise else beta)
+            beta = calls.kept(t, w_k, beta, new)
+        alpha = plan.gamma.alpha(beta)
         w = federation.as_sent(w_k.combine(among(alpha, federation, w_k), plan.layers))
-        yield Round(t, w, beta, alpha, w_k, trained.losses, learn)
+        yield Round(t, w, beta, alpha, w_k, trained.losses, learn, memory=calls.memory)
 
 
 def learn_agg_weight(federation: Federation, plan: Plan, t: int, w_k: Bank, beta: Tensor) -> Tensor:
@@ -104,7 +103,6 @@ def update_beta(
     network: LocalTrainer, w_k: Bank, beta: Tensor, x: Batch, how: Facts, seed: int
 ) -> tuple[Tensor, Tensor]:
     """One step on beta at client k, from a mini-batch x of its own: (theta^{s,k}, loss)."""
-    layers = network.layout.layers(how["layers"]) if how["layers"] else None
-    mixture = Mixture(w_k, beta, constraint(how["gamma"]), layers, Generator().manual_seed(seed))
+    mixture = Mixture.asked(w_k, beta, how, network.layout, seed)
     gradient, loss = network.differentiate(mixture.w, x, how["mode"])
     return mixture.step(gradient, how["rate"], how["smoothing"]), loss

@@ -40,6 +40,8 @@ def fleet_problem(method=""):
 
 CHOSEN = [(method, {}) for method in METHODS]
 CHOSEN += [("auto-fedavg", {"steps_per_message": 6}), ("auto-fedavg", {"learning": "server"})]
+CHOSEN += [("auto-fedavg", {"t0": "auto", "when_idle": "sizes", "learning": way})
+           for way in ("clients", "server")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "settings"), CHOSEN, ids=str)

@@ -25,6 +25,7 @@ from toy import CPU, METRIC, TRAINING, DirectFleet, mlp, toy_problem
 T = 4
 SITES = ("A", "B", "C")
 LAYOUT = toy_problem(3, mlp).initial(Seeds(7))[1]
+LEARNING = ("share_models", "update_beta", "differentiate", "mixture_losses", "model_losses")
 SPLITS = ("train", "validation", "test", "holdout")
 
 
@@ -98,6 +99,8 @@ def candidates(asked: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
             values = {"t": t, "s": s, "data": data, "mode": mode}
             found += [("differentiate", values), ("update_beta", {**step, **values})]
             found += [("differentiate", {**values, "form": {}})]
+            batches = {"t": t, "s": s, "steps": 8, "data": data}
+            found += [("model_losses", batches), ("mixture_losses", {**batches, "layers": None})]
     return found
 
 
@@ -113,6 +116,9 @@ def test_every_method_s_run_is_answered_and_nothing_else(name, change, general, 
     allowed = {key(verb, facts) for verb, facts in asked}
     for verb, facts in asked:  # a site without a personal model scores the global one alone
         allowed.add(key(verb, {k: v for k, v in facts.items() if k not in ("personal", "kept")}))
+    if change.get("t0") == "auto":  # a site cannot know which rounds learn
+        learning = [(verb, facts) for verb, facts in asked if verb in LEARNING]
+        allowed |= {key(v, {**facts, "t": t}) for v, facts in learning for t in range(1, T + 1)}
     if any(verb == "share_keys" for verb, _ in asked):  # for a site that joins in any round
         allowed |= {key("share_keys", {"t": t}) for t in range(1, T + 1)}
     refused = 0
@@ -130,6 +136,19 @@ def test_a_run_through_lossy_encodings_is_answered(tmp_path):
     exchange = Exchange(down="difference", up="difference")
     for number, name in enumerate(METHODS):
         whole_run(job_of(METHODS[name](), exchange=exchange), tmp_path / str(number))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_job_for_means_is_answered_and_none_for_the_scores_of_cases(name, tmp_path):
+    job = job_of(METHODS[name](), exchange=Exchange(disclose="means"), test_every=2)
+    asked = [facts for verb, facts in whole_run(job, tmp_path) if verb == "evaluate"]
+    assert {facts["means"] for facts in asked} == {METRIC}
+    for facts in asked:
+        more = {k: v for k, v in facts.items() if k != "means"}
+        with pytest.raises(Refused, match="is not asked for by this job without means"):
+            policy_of(job).check("evaluate", more)
+        with pytest.raises(Refused, match=r"with \{'means': 'label_voxels'\}"):
+            policy_of(job).check("evaluate", {**facts, "means": "label_voxels"})
 
 
 TRAIN = {"T": T}
@@ -168,10 +187,21 @@ def test_a_site_that_missed_the_last_round_is_tested_where_a_quorum_goes_on(gene
     policy.check("evaluate", TEST)
 
 
-@pytest.mark.parametrize(("verb", "calls"), [("differentiate", 1), ("update_beta", 2)])
-def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls):
-    learning = "server" if verb == "differentiate" else "clients"
-    job = job_of(AutoFedAvg(S=2, learning=learning), exchange=Exchange(retries=2))
+@pytest.mark.parametrize(
+    ("verb", "calls", "how"),
+    [
+        ("differentiate", 1, {"learning": "server"}),
+        ("update_beta", 2, {}),
+        ("share_models", 3, {}),
+        ("mixture_losses", 2, {"t0": "auto"}),
+        ("share_models", 4, {"t0": "auto"}),
+        ("model_losses", 2, {"t0": "auto", "learning": "server"}),
+        ("model_losses", 3, {"t0": "auto", "learning": "server", "when_idle": "sizes"}),
+    ],
+    ids=str,
+)
+def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls, how):
+    job = job_of(AutoFedAvg(S=2, **how), exchange=Exchange(retries=2))
     policy = policy_of(job)
     facts = {"t": 1, **policy.requests(1)[verb][0]}
     most = calls * 2 * (1 + 2 + 3)  # the first time, retries, and after "I lack it"; all twice
@@ -182,6 +212,43 @@ def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls):
     policy.check(verb, {**facts, "t": 2})
     policy.begin()  # a new server goes on with the run
     policy.check(verb, facts)
+
+
+HALF = {"t": T, "split": "test", "half": 1}
+SLOPE = {"t": T, "s": 100, "data": "test", "mode": "eval", "half": 0}
+
+
+def test_halves_of_the_test_cases_are_open_to_a_job_with_a_ceiling_after_its_final_test():
+    plain = policy_of(job_of(METHODS["fedavg"]()))
+    plain.check("evaluate", TEST)
+    policy = policy_of(job_of(METHODS["fedavg"](), ceiling=(1, 3)))
+    for verb, facts in (("evaluate", HALF), ("differentiate", SLOPE)):
+        with pytest.raises(Refused, match="is not asked for by this job"):
+            plain.check(verb, facts)
+        with pytest.raises(Refused, match="on half of the test cases comes before the final test"):
+            policy.check(verb, facts)
+    policy.check("evaluate", TEST)
+    policy.check("evaluate", HALF)
+    policy.check("differentiate", SLOPE)
+    for change in ({"half": 2}, {"s": 101}, {"s": 0}, {"data": "train"}, {"mode": "train"}):
+        with pytest.raises(Refused, match="is not asked for by this job with"):
+            policy.check("differentiate", {**SLOPE, **change})
+    with pytest.raises(Refused, match="round 1 is not asked for"):
+        policy.check("differentiate", {**SLOPE, "t": 1})
+
+
+def test_halves_are_answered_as_often_as_a_ceiling_asks():
+    policy = policy_of(job_of(METHODS["fedavg"](), ceiling=(1, 3), exchange=Exchange(retries=0)))
+    policy.check("evaluate", TEST)
+    twice = 2 * (1 + 3)  # a message, and after "I lack it"; all twice
+    for verb, facts, calls in (
+        ("differentiate", SLOPE, 2 * 3),
+        ("evaluate", HALF, 2 * (3 + 4 + 6)),
+    ):
+        for _ in range(calls * twice):
+            policy.check(verb, facts)
+        with pytest.raises(Refused, match=f"{verb} of round 4 was asked for"):
+            policy.check(verb, facts)
 
 
 @pytest.mark.parametrize("t", [True, "1", 1.0, None, [1], 10**30], ids=str)

@@ -131,6 +131,26 @@ def same(one, two) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+def test_a_split_can_be_divided_and_each_part_knows_its_own_cases_alone(made) -> None:
+    _, problem, _ = made
+    for site, data in problem.sites.items():
+        n = data.cases()["validation"]
+        parts = [data.only("validation", picks) for picks in ([0], range(1, n)) if picks]
+        assert [part.cases()["validation"] for part in parts] == [1, n - 1][: len(parts)]
+        assert all(part.cases()["train"] == data.cases()["train"] for part in parts)
+        network = problem.network().eval()
+        with torch.no_grad():
+            whole = data.score(network, "validation")
+            found = [score for part in parts for score in part.score(network, "validation")]
+        assert found == whole, site
+        again = data.only("validation", [0]).weight_batch(Seeds(0), 1, 1, "validation", 2)
+        assert same(again, parts[0].weight_batch(Seeds(0), 1, 1, "validation", 2))
+        if n > 1:
+            other = parts[1].weight_batch(Seeds(0), 1, 1, "validation", 2)
+            assert not same(again, other)
+        assert data.cases()["validation"] == n
+
+
 def test_training_batches_depend_on_seed_site_and_round_alone(made) -> None:
     _, problem, _ = made
     training = Training(iterations=2, batch_size=2)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autofedavg.algorithm import Round
+from autofedavg.core.privacy import Privacy
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.settings import origins
 from autofedavg.core.trainer import Training
@@ -108,6 +109,7 @@ def test_the_paper_map_names_tests_that_exist() -> None:
 
 def every_setting():
     holders = [("", Rounds()), ("training", Training()), ("exchange", Exchange())]
+    holders += [("privacy", Privacy())]
     holders += [(name, METHODS[name]()) for name in METHODS]
     holders += [(name, TASKS[name]()) for name in TASKS]
     for owner, settings in holders:

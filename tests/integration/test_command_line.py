@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tests_tiny import TINY
 
 from autofedavg import cli
 from autofedavg.core.evaluation import summarise
@@ -22,8 +23,6 @@ from folders import model_file
 @pytest.fixture(scope="module")
 def study_folder(tmp_path_factory) -> Path:
     """The tiny study, run once with two seeds through the command."""
-    from tests_tiny import TINY
-
     home = tmp_path_factory.mktemp("study")
     (home / "tiny.toml").write_text(TINY)
     assert cli._main(["run", str(home / "tiny.toml"), "--out", str(home), "--seeds", "0,1"]) == 0
@@ -100,8 +99,8 @@ def test_report_prints_the_papers_columns_from_the_scores(study_folder, say) -> 
     ):
         assert label in out
     code, out, _ = say("report", study_folder, "--json")
-    table, weights = json.loads(out)
-    assert weights["name"] == "weights"
+    table, worst, weights = json.loads(out)
+    assert (worst["name"], weights["name"]) == ("worst", "weights")
     rows = {row["row"]: row["columns"] for row in table["rows"]}
     runs = [RunFolder(study_folder / "fedavg" / f"seed-{seed}") for seed in (0, 1)]
     averages = [100 * summarise(run.scores(), "dice").global_test_avg for run in runs]
@@ -121,8 +120,8 @@ def test_report_writes_every_table_in_every_format(study_folder, tmp_path, say) 
     assert out.startswith("**Tiny hospitals**")
     assert err == f"report written to {tmp_path / 'index.html'}\n"
     endings = ("txt", "md", "csv", "tex", "json")
-    names = ("scores", "weights", "learning", "differences", "traffic", "time", "speed", "runs",
-             "machines", "data", "settings", "settings-rows")  # fmt: skip
+    names = ("scores", "worst", "weights", "learning", "differences", "seeds", "targets", "traffic",
+             "time", "speed", "runs", "machines", "data", "settings", "settings-rows")  # fmt: skip
     wanted = {f"{name}.{ending}" for name in names for ending in endings}
     assert {path.name for path in (tmp_path / "tables").iterdir()} == wanted
     assert r"\begin{tabular}{lrrrrrr}" in (tmp_path / "tables" / "scores.tex").read_text()
@@ -284,6 +283,23 @@ def test_check_warns_of_rows_that_must_equal_fedavg(say, tmp_path, monkeypatch) 
     out = say("check", study)[1]
     assert "  same as FedAvg: all sites take the same number of steps" in out
     assert "  same as FedAvg: the median of two models is their mean: even weights" in out
+
+
+def test_check_warns_of_local_training_that_a_method_is_not_made_for(say, tmp_path) -> None:
+    study = tmp_path / "steps.toml"
+    head = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"\n', "")
+    study.write_text(f'{head}[[run]]\nname = "q"\nmethod = {{ name = "q-fedavg" }}\n')
+    code, out, _ = say("check", study)
+    assert code == 0
+    assert "  warning: q-fedavg reads gradients from updates" in out
+    for suited in ('training.optimiser="sgd"', "method.q=0"):
+        code, out, _ = say("check", study, "--set", suited, "--json")
+        assert code == 0
+        assert json.loads(out)["rows"][0]["unsuited"] == ""
+    assert say("run", study, "--set", "rounds=1", "--out", tmp_path)[0] == 0
+    log = (tmp_path / "tiny" / "q" / "seed-0" / "log.txt").read_text()
+    assert "WARNING" in log
+    assert "q-fedavg reads gradients from updates" in log
 
 
 def test_list_gives_a_line_each(say) -> None:

@@ -27,7 +27,7 @@ def test_scores_and_test_are_those_of_the_report(tiny_home, say) -> None:
     code, out, err = say("compare", *sides, "--json")
     assert (code, err) == (0, "")
     made = json.loads(out)
-    table, weights = json.loads(say("report", tiny_home, "--json")[1])
+    table, _, weights = json.loads(say("report", tiny_home, "--json")[1])
     rows = by_name(table["rows"], "row")
     left, right = (rows[name]["columns"] for name in ("FedAvg", "Auto-FedAvg-N-Dirichlet"))
     scores = by_name(made["scores"])

@@ -85,6 +85,7 @@ def test_a_lossy_study_runs_resumes_and_says_how(tmp_path, say, workers):
         "bad_answers": "fail",
         "down": "difference",
         "up": "bfloat16",
+        "disclose": "all",
     }
     assert 'down = "difference"  # study' in (run / "config.toml").read_text()
     assert "retries = 1  # ours" in (run / "config.toml").read_text()

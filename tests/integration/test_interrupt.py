@@ -67,6 +67,7 @@ def test_a_closed_terminal_leaves_a_run_that_says_interrupted(tiny, tmp_path) ->
     given = ["run", tiny, "--only", "fedavg", "--set", "rounds=500", "--workers", "2"]
     process, terminal = pty.fork()
     if process == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
         arguments = [*map(str, given), "--out", str(tmp_path / "runs")]
         os.execv(sys.executable, [sys.executable, "-m", "autofedavg", *arguments])
     try:

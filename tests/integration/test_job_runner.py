@@ -22,6 +22,8 @@ from autofedavg.studies.observer import Observer
 from deployed import InProcessTransport, assert_same_run
 from toy import TRAINING, toy_problem
 
+BOTH = {"flare": "FakeEngine", "flower": "Other"}
+
 
 class GivenUp(BaseException):
     """The engine ends the job's server process: nothing is written any more."""
@@ -164,6 +166,38 @@ def test_workers_and_supervision_are_asked_where_they_exist(tiny, tmp_path):
         run_study(plan, tmp_path, Machine("flare", workers=2))
     with pytest.raises(ConfigError, match="the simulator has no job to supervise"):
         run_study(plan, tmp_path, Machine(supervise=True))
+
+
+def test_resume_refuses_workers_and_supervision_where_they_have_no_effect(engine, tiny, tmp_path):
+    engine.trouble = gives_up_in(1)
+    with pytest.raises(RunError, match="gave the job up"):
+        run_study(read_study(tiny, only=["fedavg"]), tmp_path, Machine("flare"))
+    with pytest.raises(ConfigError, match="--workers has no effect with flare"):
+        resume(tmp_path / "tiny", Machine(workers=2))
+    with pytest.raises(ConfigError, match="the simulator has no job to supervise"):
+        resume(tmp_path / "tiny/fedavg/seed-0", Machine("simulator", supervise=True))
+
+
+def test_runs_that_began_on_two_engines_are_resumed_on_both(engine, monkeypatch, tiny, tmp_path):
+    class Other(FakeEngine):
+        pass
+
+    monkeypatch.setattr(sys.modules[__name__], "Other", Other, raising=False)
+    names = {name: f"{__name__}:{kind}" for name, kind in BOTH.items()}
+    monkeypatch.setattr("autofedavg.studies.launch.ENGINES", Registry("engine", names))
+    for row, name in (("fedavg", "flare"), ("n-dirichlet", "flower")):
+        engine.trouble = gives_up_in(1)
+        with pytest.raises(RunError, match="gave the job up"):
+            run_study(read_study(tiny, only=[row]), tmp_path, Machine(name))
+        about = tmp_path / "tiny" / row / "seed-0" / "environment.json"
+        about.write_text(about.read_text().replace('"flare"', f'"{name}"'))
+    FakeEngine.opened.clear()
+    engine.trouble = gives_up_in()
+    resume(tmp_path / "tiny")
+    assert [(type(each).__name__, each.jobs) for each in FakeEngine.opened] == [
+        ("FakeEngine", 1),
+        ("Other", 1),
+    ]
 
 
 def test_a_run_of_a_deployment_is_not_gone_on_with_here(tiny, tmp_path):

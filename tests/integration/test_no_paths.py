@@ -38,7 +38,8 @@ def machine(tmp_path_factory) -> Path:
     first, *rest = told.read_text().splitlines()
     said = f"DataError: {home}/north/scan 1.png: not a picture; look into /var/log"
     event = {"call": "evaluate", "site": "north", "what": "dropped", "reason": said}
-    lines = [json.dumps({**json.loads(first), "events": [event]}), *rest]
+    silent = {**event, "reason": None}
+    lines = [json.dumps({**json.loads(first), "events": [event, silent]}), *rest]
     told.write_text("\n".join(lines) + "\n")
     return home
 
@@ -77,8 +78,9 @@ def test_an_archive(machine, tmp_path, capsys) -> None:
     assert after["task"] == {**before["task"], **dict.fromkeys(PATHS, "")}
     assert {**after, "task": 0} == {**before, "task": 0}
     assert '"  # study\n' in (kept / "config.toml").read_text()  # origins stay
-    said = json.loads((kept / "rounds.jsonl").read_text().splitlines()[0])["events"][0]["reason"]
-    assert said == "DataError: scan 1.png: not a picture; look into log"
+    events = json.loads((kept / "rounds.jsonl").read_text().splitlines()[0])["events"]
+    said = [event["reason"] for event in events]
+    assert said == ["DataError: scan 1.png: not a picture; look into log", None]
     assert not (kept / "log.txt").exists()
     capsys.readouterr()
     assert cli._main(["archive", str(runs), "--out", str(tmp_path)]) == 0  # known, and the same

@@ -1,8 +1,6 @@
-"""Personal models of whole runs: killed and resumed, tested, predicted with, exported, and lost."""
+"""Personal models of whole runs: tested, predicted with, exported, and lost."""
 
 import json
-import random
-import time
 from pathlib import Path
 
 import nibabel
@@ -11,10 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests_tiny import TINY
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from autofedavg import LoaderSite, Machine, Training, federate, read_study, run_study
+from autofedavg import read_study, run_study
 from autofedavg.core.seeds import Seeds
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.rows import Rounds
@@ -22,6 +18,7 @@ from autofedavg.experiment.run import RunLoop
 from autofedavg.federation.port import Federation
 from autofedavg.methods import METHODS
 from folders import model_file
+from loader_runs import T, train
 from toy import METRIC, DirectFleet, toy_problem
 from trained_models import dice, scores
 
@@ -32,61 +29,10 @@ DITTO = f"""{TINY.partition("[[run]]")[0].replace('baseline = "fedavg"', "")}
 name = "ditto"
 method = {{ name = "ditto" }}
 """
-ROUNDS = 60
-
-
-def lines(folder: Path) -> list[dict]:
-    path = folder / "rounds.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def tensors(path: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
-
-
-def outcome(folder: Path) -> dict:
-    """The last state, with what the sites keep; the best personal models; the scores."""
-    personal = [model_file(folder, f"best-personal-{site}", "safetensors") for site in SITES]
-    rounds = ("t", "loss", "validation", "validation_local", "validation_personal")
-    return {
-        "state": tensors(folder / "checkpoints" / f"last-{ROUNDS}.safetensors"),
-        "models": {path.name: tensors(path) for path in personal},
-        "scores": (folder / "scores.csv").read_bytes(),
-        "rounds": [{key: line[key] for key in rounds} for line in lines(folder)],
-    }
-
-
-@pytest.mark.timeout(600)
-def test_kills_change_nothing(tmp_path: Path, command, start) -> None:
-    study = tmp_path / "ditto.toml"
-    study.write_text(DITTO)
-    often = ["run", study, "--set", f"rounds={ROUNDS}", "--out"]
-    done = command(*often, tmp_path / "whole")
-    assert done.returncode == 0, done.stderr
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"moments drawn with seed {seed}")
-    draw = random.Random(seed)
-    folder = tmp_path / "killed" / "tiny" / "ditto" / "seed-0"
-    for _ in range(2):
-        before = len(lines(folder))
-        process = start(*([*often, tmp_path / "killed"] if not before else ["resume", folder]))
-        while _count(folder) < before + draw.randint(1, 2) and process.poll() is None:
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.15))
-        assert process.poll() is None, process.communicate()
-        process.kill()
-        process.wait()
-    assert json.loads((folder / "status.json").read_text())["state"] == "running"
-    last = command("resume", folder)
-    assert last.returncode == 0, last.stderr
-    expected = outcome(tmp_path / "whole" / "tiny" / "ditto" / "seed-0")
-    assert any(name.startswith("kept.") for name in expected["state"])
-    assert outcome(folder) == expected
-
-
-def _count(folder: Path) -> int:
-    path = folder / "rounds.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -148,35 +94,6 @@ def test_a_personal_model_is_exported(say, runs, tmp_path, select) -> None:
 
 # --- every personal method, trained from Python -----------------------------------------------
 
-T = 4
-
-
-def loader(seed: int, *, shuffle: bool = False) -> DataLoader:
-    draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(24, 4, generator=draw)
-    return DataLoader(TensorDataset(x, (x[:, 0] > seed * 0.1).long()), 6, shuffle=shuffle)
-
-
-def train(out: Path, method, *, validation: bool = True, **how):
-    sites = {
-        name: LoaderSite(
-            loader(n, shuffle=True), loader(n + 5) if validation else None, loader(n + 9)
-        )
-        for n, name in enumerate("AB")
-    }
-    return federate(
-        lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)),
-        lambda network, batch: cross_entropy(network(batch[0]), batch[1]),
-        sites,
-        lambda network, batch: network(batch[0]).softmax(1)[torch.arange(6), batch[1]].double(),
-        method=method,
-        rounds=T,
-        training=Training(epochs=1, learning_rate=0.03),
-        out=out,
-        machine=Machine(workers=1),
-        **how,
-    )
-
 
 def values(out: Path, model: str) -> list[float]:
     return [row.value for row in RunFolder(out).scores() if row.model == model]
@@ -227,7 +144,7 @@ def test_a_site_that_lost_all_it_kept_has_another_best_model(tmp_path, remote) -
     w0, layout = problem.initial(Seeds(7))
     folder = RunFolder.create(tmp_path / "run", "", {})
     RunLoop(METHODS["ditto"](), Rounds(rounds=T), federation, layout, METRIC, folder).run(w0)
-    events = lines(folder.path)[-1]["events"]
+    events = folder.rounds()[-1]["events"]
     assert [(e["site"], e["what"]) for e in events] == [("B", "restarted"), ("B", "resent")]
     rows = [row for row in folder.scores() if row.model.startswith("personal-")]
     assert {row.model for row in rows} == {f"personal-{site}" for site in "ABC"}

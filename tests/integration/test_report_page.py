@@ -235,6 +235,8 @@ def test_runs_of_different_tasks_are_refused(tmp_path, say) -> None:
     one, other = write_study(tmp_path / "a"), write_study(tmp_path / "b")
     for config in other.rglob("config.toml"):
         config.write_text(config.read_text().replace('"made-up"', '"something-else"'))
+    study = other / "study.json"  # another study would be a chapter of its own
+    study.write_text(study.read_text().replace('"name": "b"', '"name": "a"'))
     code, _, err = say("report", one, other, "--out", tmp_path / "out")
     assert code == 1
     assert "the task differs from that of" in err

@@ -12,7 +12,8 @@ from autofedavg.core.scores import ScoreRow, Scores
 from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_csv, to_json, to_latex, to_markdown, to_text
 from autofedavg.report.repeats import Repeat, Results, Row
-from autofedavg.report.tables import personal_table, scores_table, weights_table
+from autofedavg.report.seed_gains import seeds_table
+from autofedavg.report.tables import personal_table, scores_table, weights_table, worst_table
 
 EVIL = "S & <b>_1|*"
 CASES = 8
@@ -162,3 +163,54 @@ def test_single_repeats_have_no_such_column() -> None:
     assert table.heads == ("A", EVIL, "all sites")
     assert [len(cells) for _, cells in table.rows] == [3]
     assert not any("Repeats above" in message for message in table.notes)
+
+
+def by_site(seed: int, **means: float) -> Repeat:
+    """A run whose global model has these scores at A and at EVIL."""
+    sites = {"A": means["a"], EVIL: means["evil"]}
+    scores = [
+        ScoreRow("global", site, "test", f"case-{c}", "dice", mean)
+        for site, mean in sites.items()
+        for c in range(CASES)
+    ]
+    return replace(repeat(seed, 0.0), scores=Scores(scores))
+
+
+def test_the_worst_site_is_found_in_every_repeat_by_itself() -> None:
+    """Its mean is below that of the site which is worst on average."""
+    steady = row("s", "Steady", by_site(0, a=0.5, evil=0.7), by_site(1, a=0.4, evil=0.9))
+    changing = row("c", "Changing", by_site(0, a=0.5, evil=0.7), by_site(1, a=0.9, evil=0.6))
+    often = row(
+        "o", "Often", *(by_site(seed, a=0.6, evil=0.5 + 0.2 * (seed == 2)) for seed in (0, 1, 2))
+    )
+    table = worst_table(results(steady, changing, often))
+    found = dict(table.rows)
+    assert [cell.value for cell in found["Steady"][:3]] == pytest.approx([62.5, 45.0, 17.5])
+    assert [cell.value for cell in found["Changing"][:3]] == pytest.approx([67.5, 55.0, 12.5])
+    assert [cells[3].text for cells in found.values()] == ["A", "varies", f"{EVIL} in 2 of 3"]
+    assert [cells[1].best for cells in found.values()] == [False, True, False]
+    assert not any(cells[2].best for cells in found.values())
+    assert next(csv.DictReader(io.StringIO(to_csv(table))))["which site"] == "A"
+
+
+def test_a_single_site_has_no_worst_one() -> None:
+    scores = Scores(ScoreRow("global", "A", "test", "case-0", "dice", x) for x in (0.5,))
+    alone = replace(repeat(0, 0.0), scores=scores)
+    assert worst_table(Results("A title", (row("b", "B", alone),), "b", {"A": 9})) is None
+
+
+def test_differences_over_seeds_have_intervals_and_are_corrected() -> None:
+    """4.5 points of the gain a case; Better gains 1, 2 and 3 points, Same nothing."""
+    base = row("base", "Base", *(repeat(seed, 0.0) for seed in (0, 1, 2)))
+    better = row("better", "Better", *(repeat(s, (s + 1) / 450) for s in (0, 1, 2)))
+    same = row("same", "Same", *(repeat(seed, 0.0) for seed in (0, 1, 2)))
+    once = row("once", "Once", repeat(0, 0.01))
+    table = seeds_table(results(base, better, same, once))
+    found = {label: [cell.value for cell in cells] for label, cells in table.rows}
+    assert list(found) == ["Better", "Same"]
+    wanted = [3, 2.0, -0.4841, 4.4841, 0.07418, 0.14836]
+    assert found["Better"] == pytest.approx(wanted, abs=1e-4)
+    assert found["Same"] == pytest.approx([3, 0.0, 0.0, 0.0, 1.0, 1.0])
+    assert "above Base: none, and below Base: none" in table.notes[1]
+    assert seeds_table(results(better, same)) is None
+    assert seeds_table(results(base, once)) is None

@@ -1,17 +1,31 @@
 """`kill -9` at random moments, `resume` each time: the same bits as a run never killed."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-
-from folders import model_file
+from tests_tiny import TINY
 
 ROUNDS = 60
-SET = ["--set", f"rounds={ROUNDS}"]
+MANY = 300  # of runs whose rounds take milliseconds
+SHORT = 24  # of studies with many rows; a kill lags the round that it waits for by a few at most
+WRITTEN = ("t", "alpha", "beta", "loss", "validation", "validation_local", "validation_personal")
+# One method for every way that methods use the port, and what its checkpoint must hold for that.
+HOOKS = {
+    "scaffold": ("", "memory.c_k"),  # vectors along and back
+    "fedprox": (", mu = 0.1", ""),  # a gradient rule
+    "ditto": ("", "kept."),  # state at the sites
+    "afl": ("", "memory.weights"),  # a probed loss
+    "ga": ("", "memory.weights"),  # validation scores
+    "fedadam": ("", "memory.v"),  # a server step with memory
+    "feddf": (", steps = 2", ""),  # data at the server
+}
 
 
 def lines(folder: Path) -> int:
@@ -19,47 +33,125 @@ def lines(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+def tensors(path: Path) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+
+
 def outcome(folder: Path) -> dict:
-    state = load_file(folder / "checkpoints" / f"last-{ROUNDS}.safetensors")
-    best = load_file(model_file(folder, ending="safetensors"))
+    """All that must not depend on kills: last state, models to test, scores, rounds."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return {
-        "state": {name: tensor.numpy().tobytes() for name, tensor in state.items()},
-        "best": {name: tensor.numpy().tobytes() for name, tensor in best.items()},
+        "models": {
+            path.name: tensors(path) for path in (folder / "checkpoints").glob("*.safetensors")
+        },
         "scores": (folder / "scores.csv").read_bytes(),
-        "rounds": [
-            {key: line[key] for key in ("t", "alpha", "beta", "loss", "validation")}
-            for line in rounds
-        ],
+        "rounds": [{key: line.get(key) for key in WRITTEN} for line in rounds],
     }
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_kills_change_nothing(kills: int, tiny: Path, tmp_path: Path, command, start) -> None:
-    only = ["--only", "n-dirichlet"]
-    whole = tmp_path / "whole"
-    assert command("run", tiny, *SET, *only, "--out", whole).returncode == 0
+def status(folder: Path) -> str:
+    return json.loads((folder / "status.json").read_text())["state"]
 
+
+@pytest.fixture
+def draw() -> random.Random:
     seed = random.SystemRandom().randrange(2**32)
     print(f"moments drawn with seed {seed}")
-    draw = random.Random(seed)
-    folder = tmp_path / "killed" / "tiny" / "n-dirichlet" / "seed-0"
-    first = ["run", tiny, *SET, *only, "--out", tmp_path / "killed"]
-    for _ in range(kills):
-        before = lines(folder)
-        process = start(*(first if before == 0 else ["resume", folder]))
-        target = min(before + draw.randint(1, 2), ROUNDS - 1)
-        while lines(folder) < target and process.poll() is None:
+    return random.Random(seed)
+
+
+@pytest.fixture
+def kill(draw):
+    """Kills a process soon after a run folder has so many rounds."""
+
+    def soon(process: subprocess.Popen, folder: Path, rounds: int) -> None:
+        while lines(folder) < rounds and process.poll() is None:
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.15))
         assert process.poll() is None, process.communicate()
         process.kill()
         process.wait()
-    assert json.loads((folder / "status.json").read_text())["state"] == "running"
+        assert status(folder) == "running"
 
+    return soon
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_kills_change_nothing(kills, tiny, tmp_path, command, start, kill, draw) -> None:
+    whole = tmp_path / "whole"
+    often = ["run", tiny, "--set", f"rounds={ROUNDS}", "--only", "n-dirichlet", "--out"]
+    assert command(*often, whole).returncode == 0
+
+    folder = tmp_path / "killed" / "tiny" / "n-dirichlet" / "seed-0"
+    for _ in range(kills):
+        before = lines(folder)
+        target = min(before + draw.randint(1, 2), ROUNDS - 1)
+        todo = ["resume", folder] if before else [*often, tmp_path / "killed"]
+        kill(start(*todo), folder, target)
     last = command("resume", folder)
     assert last.returncode == 0, last.stderr
     expected = outcome(whole / "tiny" / "n-dirichlet" / "seed-0")
     assert outcome(folder) == expected
     assert [line["t"] for line in expected["rounds"]] == list(range(1, ROUNDS + 1))
+
+
+@pytest.mark.timeout(600)
+def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, start, kill, draw) -> None:
+    """A study with a row for every hook of the port, killed once in every row."""
+    rows = "".join(
+        f'[[run]]\nname = "{name}"\nmethod = {{ name = "{name}"{settings} }}\n'
+        for name, (settings, _) in HOOKS.items()
+    )
+    study = tmp_path / "hooks.toml"
+    head = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"\n', "")
+    study.write_text(head.replace('name = "synthetic"', 'name = "synthetic"\nproxy = 3') + rows)
+    often = ["run", study, "--set", f"rounds={SHORT}", "--out"]
+    done = command(*often, tmp_path / "whole")
+    assert done.returncode == 0, done.stderr
+
+    home = tmp_path / "killed" / "tiny"
+    todo = [*often, tmp_path / "killed"]
+    for name in HOOKS:
+        kill(start(*todo), home / name / "seed-0", draw.randint(2, SHORT // 2))
+        todo = ["resume", home]
+    last = command(*todo)
+    assert last.returncode == 0, last.stderr
+    for name, (_, held) in HOOKS.items():
+        expected = outcome(tmp_path / "whole" / "tiny" / name / "seed-0")
+        state = expected["models"][f"last-{SHORT}.safetensors"]
+        assert any(len(state[key]) for key in state if key.startswith(held)), name
+        assert outcome(home / name / "seed-0") == expected, name
+
+
+FEDBN = """
+import sys
+from pathlib import Path
+
+from autofedavg.methods import METHODS
+from loader_runs import train
+
+train(Path(sys.argv[1]), METHODS["fedbn"](), rounds=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_kill_changes_nothing_of_the_entries_that_stay_at_sites(tmp_path, kill, draw) -> None:
+    """FedBN on a network with batch normalisation, by `federate`, which resumes by itself."""
+    paths = [str(Path(__file__).parents[1]), *sys.path]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def begun(folder: Path) -> subprocess.Popen:
+        given = [sys.executable, "-c", FEDBN, str(folder), str(MANY)]
+        return subprocess.Popen(given, env=variables, stdout=subprocess.DEVNULL)
+
+    assert begun(tmp_path / "whole").wait(240) == 0
+    killed = tmp_path / "killed"
+    kill(begun(killed), killed, draw.randint(2, MANY // 4))
+    assert lines(killed) < MANY
+    assert begun(killed).wait(240) == 0
+    expected = outcome(tmp_path / "whole")
+    state = expected["models"][f"last-{MANY}.safetensors"]
+    own = [state[key] for key in state if key.startswith("kept.") and key.endswith("entries")]
+    assert len(set(own)) == len(own) > 1
+    assert outcome(killed) == expected

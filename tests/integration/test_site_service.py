@@ -53,6 +53,17 @@ def test_nothing_of_a_sites_data_leaves_it(hospitals, tmp_path):
             assert CANARY.encode() not in file.read_bytes(), file
 
 
+def test_names_of_cases_do_not_leave_with_the_scores_of_personal_models(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study, ["method={ name = 'ditto' }"]), "auto-fedavg")
+    transport = InProcessTransport(job, files)
+    path = host(job, transport, tmp_path / "runs")
+    assert any("personal" in decode(sent).facts for sent in transport.sent)
+    assert CANARY.encode() not in b"".join(transport.sent)
+    rows = [row for row in Ledger(path).scores() if row.model == "personal-north"]
+    assert {row.case for row in rows} == {"test-0001"}
+
+
 def test_each_site_with_its_own_list_gives_the_numbers_of_one_list(hospitals, tmp_path):
     study, files = hospitals
     plan = read_study(study)

@@ -50,6 +50,7 @@ def in_round(line: dict) -> dict:
         "validation": {**line["validation"]["sites"], "mean": line["validation"]["mean"]},
         "validation_local": line["validation_local"],
         "loss": line["loss"],
+        "test_every": _tested(line.get("test", {"sites": {}, "mean": None})),
         "traffic": {"down": line["bytes_down"], "up": line["bytes_up"]},
         "seconds": {**seconds, "all": sum(seconds.values())},
     }
@@ -67,6 +68,10 @@ def in_round(line: dict) -> dict:
             groups[letter + kind] = {site: summed(weight) for site, weight in weights.items()}
     found = {f"{g}/{name}": value for g, values in groups.items() for name, value in values.items()}
     return {**found, "learned": line["learned"], "answered": len(line["answered"])}
+
+
+def _tested(scores: dict) -> dict:
+    return {**scores["sites"], "mean": scores["mean"]}
 
 
 def float32(value: float) -> float:
@@ -173,6 +178,20 @@ def test_mlflow_holds_every_number_of_the_folder(tracked) -> None:
         assert run.data.tags["autofedavg.folder"] == str(folder)
         assert run.data.params["training.iterations"] == "2"
         assert run.data.params["method.name"] in run.info.run_name + "auto-fedavg"
+
+
+def test_scores_of_the_last_round_do_not_hide_those_of_the_end(tiny, tmp_path, say) -> None:
+    """`test_every` scores the last round's model, the end the selected ones: both are logged."""
+    both = ["--track", "tensorboard", "--track", "mlflow"]
+    often = ["--set", "test_every=3", "--only", "fedavg"]
+    code, _, err = say("run", tiny, *often, "--out", tmp_path, *both)
+    assert code == 0, err
+    home = tmp_path / "tiny"
+    wanted = expected(home / "fedavg" / "seed-0")
+    assert [t for t, _ in wanted["test_every/II"]] == [t for t, _ in wanted["test/II"]] == [3]
+    ((_, series),) = mlflow_runs(home / "mlruns")
+    assert series == wanted
+    assert tensorboard(home / "tensorboard" / "fedavg" / "seed-0") == rounded(wanted)
 
 
 def test_runs_at_the_same_time_do_not_mix(tiny, tmp_path, say) -> None:

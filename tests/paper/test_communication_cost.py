@@ -96,6 +96,18 @@ def test_a_method_foresees_the_calls_that_it_makes(t0, how):
     assert foreseen == {call: cost.calls for call, cost in learned.items()}
 
 
+@pytest.mark.parametrize("how", [{}, {"learning": "server"}], ids=str)
+def test_with_auto_it_foresees_at_most_so_many(how):
+    """A fifth and less: four rounds have two calls, if the first one pays."""
+    method = AutoFedAvg(t0="auto", S=S, **how)
+    learned, _, layout = measure(method, 2)
+    foreseen = method.calls(T, layout)
+    assert foreseen["local_train"] == T
+    assert foreseen == method.calls(T, layout)
+    for call, cost in learned.items():
+        assert cost.calls <= foreseen[call], call
+
+
 def test_nobody_is_sent_its_own_model():
     _, transport, _ = measure(AutoFedAvg(t0=4, S=S), 3)
     for site in "ABC":

@@ -29,6 +29,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "report": results.report,
     "serve": results.serve,
     "compare": results.compare,
+    "ceiling": results.ceiling,
     "archive": results.archive,
     "predict": models.predict,
     "export-model": models.export_model,

@@ -52,6 +52,14 @@ def finite(seconds: float) -> float:
     return seconds
 
 
+def percentages(scores: list[float] | None) -> list[float] | None:
+    """Refuses scores that no model can reach, and "nan", which click lets pass."""
+    for score in scores or []:
+        if not 0 < score <= 100:
+            raise typer.BadParameter(f"{score} is not a score above 0 and up to 100 percent")
+    return scores
+
+
 def watched(work: Callable[[Any], Any]) -> Any:
     """Runs long work under a progress bar; the work must not print, as a bar takes over stdout."""
     from autofedavg.monitor.progress import watching

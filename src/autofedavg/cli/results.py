@@ -1,4 +1,4 @@
-"""Verbs on run folders: watch, report, serve, archive, compare."""
+"""Verbs on run folders: watch, report, serve, archive, ceiling, compare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from autofedavg.cli.app import AsJson, Baseline, finite, watched
+from autofedavg.cli.app import AsJson, Baseline, finite, percentages, watched
+from autofedavg.cli.studies import Device, Threads, Workers, numbers
 
 
 def watch(
@@ -56,26 +57,30 @@ def report(
     method: Annotated[
         str, typer.Option(help="Method to show next to the baseline (default: automatic).")
     ] = "",
+    target: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Score in percent to reach: adds a table of rounds, bytes and seconds to it. "
+            "Repeatable (default: 90, 95 and 99 % of the baseline's last score, with --out).",
+            callback=percentages,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the study's tables; with --out, write one page with all tables and figures."""
-    from autofedavg.report.build import build_report, report_tables
+    """Print tables of one or more studies; with --out, write a page with all tables and figures."""
+    from autofedavg.report.collection import draw_studies, printed_studies, read_studies
     from autofedavg.report.formats import joined
-    from autofedavg.report.read import read_results
 
+    targets = target or ()
+    studies = watched(lambda progress: read_studies(runs, baseline, progress, targets=targets))
+    made = None
     if out:
         made = watched(
-            lambda progress: build_report(
-                runs, baseline, examples=examples, method=method, progress=progress
+            lambda progress: draw_studies(
+                studies, examples=examples, method=method, progress=progress
             )
         )
-        tables = made.tables
-    else:
-        made = None
-        results = watched(lambda progress: read_results(runs, baseline, progress))
-        tables = report_tables(results)
-    weights = (table for table in tables["weights"] if table.name == "weights")
-    printed = [*tables["scores"], *weights]
+    printed = printed_studies(studies)
     typer.echo(joined(printed, "json" if as_json else format), nl=False)
     if made and out:
         page = watched(lambda progress: made.write(out, progress))
@@ -138,6 +143,58 @@ def archive(
 
     for place in archive(runs, out):
         typer.echo(place)
+
+
+def ceiling(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Finished runs that kept models, or folders above."),
+    ],
+    rounds: Annotated[
+        str, typer.Option(help="Rounds instead of all that were kept, e.g. 5,20.")
+    ] = "",
+    split: Annotated[
+        Literal["test", "validation"],
+        typer.Option(help="Cases: one half fits the weights, the other half scores them."),
+    ] = "test",
+    steps: Annotated[int, typer.Option(help="Steps of a fit.", min=1)] = 100,
+    rate: Annotated[float, typer.Option(help="First step size of a fit.")] = 0.1,
+    device: Device = "cpu",
+    workers: Workers = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what the best weights of a run's kept models could gain: an oracle."""
+    from autofedavg.experiment.folder import CEILING, Ledger
+    from autofedavg.experiment.oracle import Fit
+    from autofedavg.experiment.validation import validate
+    from autofedavg.report.ceiling import measured, table_of_ceilings
+    from autofedavg.report.formats import to_text
+    from autofedavg.studies.machine import Machine
+    from autofedavg.studies.measure_ceiling import measure_ceiling
+
+    fit: Fit = validate(Fit, {"steps": steps, "rate": rate}, "ceiling", "")
+    machine = Machine(None, device, workers, threads)
+    chosen = numbers(rounds, "rounds") or []
+    found = watched(
+        lambda progress: measure_ceiling(
+            runs, rounds=chosen, split=split, fit=fit, machine=machine, progress=progress
+        )
+    )
+    contents = {path: Ledger(path).ceiling() or {} for path in found}
+    if as_json:
+        listed = [{"run": str(path), **content} for path, content in contents.items()]
+        typer.echo(json.dumps(listed, indent=1))
+        return
+    lines = [
+        line
+        for path, content in contents.items()
+        for line in measured(f"{path.parent.name}, {path.name}", [content])
+    ]
+    if table := table_of_ceilings(lines):
+        typer.echo(to_text(table), nl=False)
+    for path in found:
+        typer.echo(f"written: {path / CEILING}", err=True)
 
 
 def compare(

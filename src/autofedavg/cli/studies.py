@@ -91,7 +91,7 @@ def run(
     from autofedavg.studies.study_file import read_study
 
     plan = read_study(
-        study, sets or [], _numbers(seeds, "seeds"), only or [], _numbers(folds, "folds")
+        study, sets or [], numbers(seeds, "seeds"), only or [], numbers(folds, "folds")
     )
     machine = Machine(engine, device, workers, threads, supervise, wait)
     _observed(lambda observer: run_study(plan, out, machine, observer, at_once), track, as_json)
@@ -258,7 +258,8 @@ def _with_families(about: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: f"{told['family']:<{wide}}  {told['rule']}" for name, told in about.items()}
 
 
-def _numbers(text: str, option: str) -> list[int] | None:
+def numbers(text: str, option: str) -> list[int] | None:
+    """The integers of an option, None where it is not given."""
     try:
         return [int(number) for number in text.split(",")] if text else None
     except ValueError:

@@ -217,6 +217,22 @@ def constraint(note: dict[str, Any]) -> Constraint:
     return kinds[note["name"]](**note)
 
 
+def moved_to(alpha: Tensor, gamma: Constraint, beta: Tensor) -> Tensor:
+    """The beta of a softmax or a Dirichlet with these weights; kept legal.
+
+    A softmax's beta keeps the mean of the one given, a Dirichlet's the sum of all beta_k - 1.
+
+    Example:
+        >>> beta = torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)
+        >>> moved_to(torch.full((3,), 1 / 3, dtype=torch.float64), Dirichlet(), beta).tolist()
+        [3.0, 3.0, 3.0]
+    """
+    if isinstance(gamma, Softmax):
+        logits = alpha.log()
+        return logits + (beta - logits).mean(dim=0, keepdim=True)
+    return gamma.beta(gamma.free(1 + alpha * (beta - 1).sum(dim=0, keepdim=True)))
+
+
 def smoothing(alpha: Tensor) -> Tensor:
     """The layer-wise smoothing loss: mean over p of ||alpha_{p+1} - alpha_p||^2, alpha (K, P).
 

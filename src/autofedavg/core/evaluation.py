@@ -1,4 +1,4 @@
-"""The columns of the paper's tables, from per-case scores, and the test behind the dagger.
+"""The columns of the paper's tables, from test scores, and the test behind the dagger.
 
 global test avg: mean over sites of the best global model's mean test score.
 local avg, local gen: mean on and off the diagonal of the K x K matrix of best local models.
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from autofedavg.core.scores import Scores
+from autofedavg.core.scores import Group, Mean, Scores
 
 SIGNIFICANT = 0.05
 PART = 4  # a call's first and last steps are this part of it: single batches say little
@@ -86,8 +86,8 @@ class Paired(NamedTuple):
 def summarise(scores: Scores, metric: str) -> Summary:
     """The numbers of one run from its test scores."""
     means: dict[str, dict[str, float]] = {}
-    for tested, column in sorted(scores.columns(metric=metric, split="test")):
-        means.setdefault(tested.model, {})[tested.site] = mean_of(column.values)
+    for tested, mean in sorted(site_means(scores, metric)):
+        means.setdefault(tested.model, {})[tested.site] = mean.value
     matrix, personal = (
         {
             model.removeprefix(kind): sites
@@ -98,6 +98,19 @@ def summarise(scores: Scores, metric: str) -> Summary:
     )
     own = {site: scores[site] for site, scores in personal.items() if site in scores}
     return Summary(means.get("global", {}), matrix, own)
+
+
+def site_means(scores: Scores, metric: str) -> Iterator[tuple[Group, Mean]]:
+    """Every model's mean test score at every site, from its cases or as the site disclosed it.
+
+    Means of several runs, such as folds, count by their cases: it is the mean of all of them.
+    """
+    for tested, column in scores.columns(metric=metric, split="test"):
+        yield tested, Mean(mean_of(column.values), len(column.values))
+    for tested, parts in scores.means(metric=metric, split="test"):
+        values, counts = zip(*parts, strict=True)
+        value = values[0] if len(values) == 1 else mean_of(values, counts)
+        yield tested, Mean(value, sum(counts))
 
 
 def case_means(

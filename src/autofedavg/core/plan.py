@@ -11,17 +11,20 @@ from torch import Tensor
 
 from autofedavg.core.bank import Bank, Layers
 from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.call_schedule import BATCHES, EveryT0, LearningRounds
 from autofedavg.core.constraints import Constraint
 from autofedavg.core.layout import Split
 from autofedavg.core.site import Facts, Site
 
 Update = Callable[[int, Tensor], Mapping[str, Tensor]]  # (s, beta^{s-1}) -> theta^{s,k} by client
 Learner = Callable[[Any, "Plan", int, Bank], Update]  # of a federation, the plan, t and w_1 .. w_K
+# Of a federation, the plan and the memory of an earlier round.
+Judge = Callable[[Any, "Plan", Mapping[str, Tensor]], LearningRounds]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The constants of Algorithm 1; the last five are ours, and their defaults are the paper's.
+    """The constants of Algorithm 1; the last seven are ours, and their defaults are the paper's.
 
     Attributes:
         layers: for layer-wise weights.
@@ -30,6 +33,8 @@ class Plan:
         trainable: length of a gradient, for learning at the server.
         by_size: whether clients count by their training cases (decision 40).
         clip: limit on a client's step, in medians of the others'; 0 for none (decision 45).
+        judge: decides which rounds call LearnAggWeight; None for every t0-th (decision 63).
+        to_sizes: whether weights become n_k/n where learned ones are no better (decision 63).
     """
 
     T: int
@@ -48,11 +53,17 @@ class Plan:
     trainable: int = 0
     by_size: bool = False
     clip: float = 0.0
+    judge: Judge | None = None
+    to_sizes: bool = False
 
     @property
     def steps(self) -> range:
         """The first step s of every message to the clients."""
         return range(1, self.S + 1, self.steps_per_message)
+
+    def calls(self, federation: Any, memory: Mapping[str, Tensor]) -> LearningRounds:
+        """The rounds that call LearnAggWeight, after a round with this memory."""
+        return self.judge(federation, self, memory) if self.judge else EveryT0(self.t0)
 
     def message(self, s: int) -> Facts:
         """What a client must know, besides beta, to take step s and the others of its message."""
@@ -66,11 +77,26 @@ class Plan:
 
     def asks(self) -> dict[str, list[Facts]]:
         """What a LearnAggWeight call asks of a client: by call, the values of its messages."""
+        judged = [self.judged_on()] if self.judge else []
         if self.learner is None:
             steps = [{"s": s, **self.message(s)} for s in self.steps]
-            return {"share_models": [{}], "update_beta": steps}
+            return {"share_models": [{}], "update_beta": steps, "mixture_losses": judged}
         how = {"data": self.data, "mode": self.mode}
-        return {"differentiate": [{"s": s, **how} for s in self.steps]}
+        mixtures = 3 if self.to_sizes else 2
+        return {
+            "differentiate": [{"s": s, **how} for s in self.steps],
+            "model_losses": judged * mixtures,
+        }
+
+    def judged_on(self) -> Facts:
+        """What a client must know to say the losses that a call is judged by.
+
+        The batches are those of steps after S: no step on beta was taken on them.
+        """
+        batches: Facts = {"s": self.S + 1, "steps": BATCHES, "data": self.data}
+        if self.learner is None:
+            batches["layers"] = self.layer_kind if self.layers else None
+        return batches
 
     def server_optimiser(self) -> BetaOptimiser:
         """Turns the clients' mean theta into the next one: several steps are only averaged."""
@@ -83,7 +109,18 @@ class Plan:
         thetas = torch.stack(list(theta_k.values()))
         if not self.by_size:
             return thetas.mean(dim=0)
-        n_k = {site.name: site.cases["train"] for site in sites}
-        n = torch.tensor([n_k[name] for name in theta_k], dtype=thetas.dtype)
-        average: Tensor = torch.tensordot(n / n.sum(), thetas, dims=1)
+        average: Tensor = torch.tensordot(self.shares(list(theta_k), sites), thetas, dims=1)
         return average
+
+    def shares(self, names: Sequence[str], sites: Sequence[Site]) -> Tensor:
+        """How much each of these clients counts in the objective: evenly, or by its cases."""
+        if not self.by_size:
+            return torch.full((len(names),), 1 / len(names), dtype=torch.float64)
+        return size_shares(names, sites)
+
+
+def size_shares(names: Sequence[str], sites: Sequence[Site]) -> Tensor:
+    """n_k/n of these clients, n_k being training cases (decision 8)."""
+    n_k = {site.name: site.cases["train"] for site in sites}
+    n = torch.tensor([n_k[name] for name in names], dtype=torch.float64)
+    return n / n.sum()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +32,9 @@ class LocalData(Protocol):
     """What a client needs to know of its own data; made by a task, or by you.
 
     A site of labelled images may also have `class_counts() -> Sequence[int] | None`, the number of
-    its training cases per class: FedMA weighs the classifier with them.
+    its training cases per class: FedMA weighs the classifier with them. One with
+    `only(split, picks) -> LocalData`, the same data with these cases of a split (positions among
+    those that `score` scores) and no others, can be fitted on one half and scored on the other.
     """
 
     def settle(self, device: torch.device) -> None:
@@ -48,6 +51,22 @@ class LocalData(Protocol):
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         """Scores a network on every case of a split."""
+
+
+@runtime_checkable
+class PatientData(Protocol):
+    """What differential privacy needs of a site's data besides: patients one by one."""
+
+    def patients(self, split: str) -> int:
+        """The number of patients of a split; one may have several cases."""
+
+    def patient_batch(
+        self, split: str, patient: int, random: np.random.RandomState, augment: bool
+    ) -> Batch:
+        """All cases of one patient, numbered from 0, as a batch alone; crops come from `random`."""
+
+    def shares_patients(self, split: str, other: str) -> bool:
+        """Whether a patient of one split may be in the other one, too."""
 
 
 def logits_of(network: nn.Module, batch: Batch) -> Tensor:

@@ -1,13 +1,17 @@
-"""Per-case scores of a run, kept by what was tested: a study can have millions of them."""
+"""Test scores of a run, kept by what was tested: of every case, or means that sites disclosed.
+
+A study can have millions of scores of cases. A site that discloses means (decision 64) sends one
+number and a count for each metric.
+"""
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 class ScoreRow(NamedTuple):
@@ -19,6 +23,24 @@ class ScoreRow(NamedTuple):
     case: str
     metric: str
     value: float
+
+
+class MeanRow(NamedTuple):
+    """One line of the scores.csv of a run whose sites disclosed means."""
+
+    model: str
+    site: str
+    split: str
+    metric: str
+    value: float
+    cases: int
+
+
+class Mean(NamedTuple):
+    """A mean score, and the number of cases that it is of."""
+
+    value: float
+    cases: int
 
 
 class Group(NamedTuple):
@@ -37,8 +59,11 @@ class Column(NamedTuple):
     values: array[float]
 
 
+Kind = TypeVar("Kind")
+
+
 class Scores:
-    """Scores in columns, one for each model, site, split and metric.
+    """Scores in columns, one for each model, site, split and metric; or means in place of them.
 
     A column holds eight bytes and the name of a case for every score; names are shared by all runs.
 
@@ -48,16 +73,21 @@ class Scores:
         [('A', ['a-1'])]
     """
 
-    def __init__(self, rows: Iterable[tuple[str, str, str, str, str, float]] = ()) -> None:
+    def __init__(self, rows: Iterable[ScoreRow | MeanRow] = ()) -> None:
         self._columns: dict[tuple[str, str, str, str], Column] = {}
-        for model, site, split, case, metric, value in rows:
-            column = self._column((model, site, split, metric))
-            column.cases.append(sys.intern(case))
-            column.values.append(value)
+        self._means: dict[tuple[str, str, str, str], list[Mean]] = {}
+        for row in rows:
+            tested = Group(row.model, row.site, row.split, row.metric)
+            if isinstance(row, MeanRow):
+                self._means.setdefault(tested, []).append(Mean(row.value, row.cases))
+            else:
+                column = self._column(tested)
+                column.cases.append(sys.intern(row.case))
+                column.values.append(row.value)
 
     @classmethod
     def from_lines(cls, heads: Sequence[str], lines: Iterable[Sequence[str]]) -> Scores:
-        """The scores in a table's lines; empty ones are passed over.
+        """The scores in a table's lines, of cases or of sites; empty ones are passed over.
 
         Lines that belong together stand together as a rule, and are taken together: a run on
         CIFAR-10 has 170 thousand.
@@ -66,6 +96,12 @@ class Scores:
             ValueError: a column is missing, or a value is no number.
             IndexError: a line is too short.
         """
+        if "case" not in heads and "cases" in heads:
+            told = itemgetter(*map(heads.index, MeanRow._fields))
+            return cls(
+                MeanRow(model, site, split, metric, float(value), int(n))
+                for model, site, split, metric, value, n in map(told, filter(None, lines))
+            )
         at = {name: heads.index(name) for name in ScoreRow._fields}
         tested_of = itemgetter(*(at[name] for name in Group._fields))
         case_of, value_of = itemgetter(at["case"]), itemgetter(at["value"])
@@ -85,17 +121,26 @@ class Scores:
                 mine = made._column(tested)
                 mine.cases.extend(column.cases)
                 mine.values.extend(column.values)
+            for tested, means in part.means():
+                made._means.setdefault(tested, []).extend(means)
         return made
 
     def columns(
         self, model: str | None = None, metric: str | None = None, split: str | None = None
     ) -> Iterator[tuple[Group, Column]]:
-        """The columns that are asked for; all of a kind that is not named."""
-        for key, column in self._columns.items():
-            tested = Group(*key)
-            asked = (model, tested.model), (metric, tested.metric), (split, tested.split)
-            if all(wanted in (None, mine) for wanted, mine in asked):
-                yield tested, column
+        """The scores of cases that are asked for; all of a kind that is not named."""
+        return _asked(self._columns, model, metric, split)
+
+    def means(
+        self, model: str | None = None, metric: str | None = None, split: str | None = None
+    ) -> Iterator[tuple[Group, list[Mean]]]:
+        """The means that sites disclosed, likewise; several where runs were joined."""
+        return _asked(self._means, model, metric, split)
+
+    @property
+    def groups(self) -> list[Group]:
+        """All that was tested."""
+        return [Group(*key) for key in (*self._columns, *self._means)]
 
     def _column(self, tested: tuple[str, str, str, str]) -> Column:
         column = self._columns.get(tested)
@@ -103,13 +148,33 @@ class Scores:
             column = self._columns[tested] = Column([], array("d"))
         return column
 
-    def __iter__(self) -> Iterator[ScoreRow]:
+    def __iter__(self) -> Iterator[ScoreRow | MeanRow]:
         for (model, site, split, metric), (cases, values) in self._columns.items():
             for case, value in zip(cases, values, strict=True):
                 yield ScoreRow(model, site, split, case, metric, value)
+        for tested, means in self._means.items():
+            for mean in means:
+                yield MeanRow(*tested, *mean)
 
     def __len__(self) -> int:
-        return sum(len(column.cases) for column in self._columns.values())
+        cases = sum(len(column.cases) for column in self._columns.values())
+        return cases + sum(map(len, self._means.values()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scores) and self._columns == other._columns
+        if not isinstance(other, Scores):
+            return False
+        return (self._columns, self._means) == (other._columns, other._means)
+
+
+def _asked(
+    known: Mapping[tuple[str, str, str, str], Kind],
+    model: str | None,
+    metric: str | None,
+    split: str | None,
+) -> Iterator[tuple[Group, Kind]]:
+    """Those that are asked for; all of a kind that is not named."""
+    for key, found in known.items():
+        tested = Group(*key)
+        asked = (model, tested.model), (metric, tested.metric), (split, tested.split)
+        if all(wanted in (None, mine) for wanted, mine in asked):
+            yield tested, found

@@ -43,6 +43,8 @@ class Purpose(IntEnum):
     MATCHING = 8
     DISTILLATION = 9
     SKETCH = 10
+    HALVES = 11
+    PRIVACY = 12
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from autofedavg.core.cuda_graphs import Replays
 from autofedavg.core.flat_optimiser import FlatOptimiser
 from autofedavg.core.forms import Form, reshaped
 from autofedavg.core.layout import no_counters
+from autofedavg.core.privacy import PrivateBatch
 from autofedavg.core.redrawn import redrawn
 from autofedavg.core.settings import Settings, setting
 
@@ -178,7 +180,7 @@ class LocalTrainer:
         Every step's gradient is grad L(w) + mu (w - anchor) + shift.
 
         Args:
-            batches: the M_k batches.
+            batches: the M_k batches; a `PrivateBatch` makes its step differentially private.
             rate: the step size.
             mu: the pull towards the anchor, as of (mu/2)||w - anchor||^2.
             anchor: (D',); the model that training starts from by default (FedProx).
@@ -244,7 +246,9 @@ class LocalTrainer:
 
     def _done(self, kind: Hashable, batch: Batch, step: Callable[[Batch], Tensor]) -> Tensor:
         """One step's loss; the step is replayed where it can be."""
-        return step(batch) if self._replays is None else self._replays.step(kind, batch, step)
+        if self._replays is None or isinstance(batch, PrivateBatch):
+            return step(batch)
+        return self._replays.step(kind, batch, step)
 
     def _fixed(self, name: str, content: Tensor) -> Tensor:
         """The content in a place of its own, the same every time: a recorded step reads it."""
@@ -259,6 +263,9 @@ class LocalTrainer:
             self.network.train(train)
 
     def _backward(self, batch: Batch) -> Tensor:
+        if isinstance(batch, PrivateBatch):
+            one = partial(self._done, "patient", step=self._backward)
+            return batch.backward(one, self.gradient)
         self.gradient.zero_()
         with self._arithmetic():
             loss = self.loss_of(self.network, batch)

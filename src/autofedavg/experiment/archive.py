@@ -16,6 +16,7 @@ from autofedavg.core.errors import RunError
 from autofedavg.experiment.archive_reader import SUFFIX, archives_named, as_folder
 from autofedavg.experiment.files import LARGE, content_of, naming, replacing, unpacked
 from autofedavg.experiment.folder import (
+    CEILING,
     ORIGINS,
     SCORES,
     SCORES_PACKED,
@@ -31,7 +32,8 @@ from autofedavg.experiment.folder import (
 from autofedavg.experiment.folder_writer import disk_errors
 from autofedavg.experiment.machine_paths import blanked, blanked_config, blanked_rounds
 
-KEPT = ("config.toml", "environment.json", ORIGINS, "rounds.jsonl", SCORES, "status.json")
+KEPT = ("config.toml", "environment.json", ORIGINS, "rounds.jsonl", SCORES, "status.json", CEILING)
+SOMETIMES = (ORIGINS, CEILING)  # runs of version 0.1 have no origins
 NO_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that zip knows
 
 
@@ -80,6 +82,8 @@ def _add(home: Path, runs: Collection[Path], place: Path) -> list[Path]:
                 where=str(run),
                 remedy="remove that archive, or archive elsewhere",
             )
+        elif _ceiling_of(run) not in (None, _ceiling_of(before[name])):  # computed since
+            new[name] = run
     if not new:
         return []
     listed = _listed(home, there, {home / name for name in new})
@@ -87,7 +91,7 @@ def _add(home: Path, runs: Collection[Path], place: Path) -> list[Path]:
         str(name / file): run
         for name, run in {**before, **new}.items()
         for file in KEPT
-        if file != ORIGINS or (run / file).exists()  # runs of version 0.1 have none
+        if file not in SOMETIMES or (run / file).exists()
     }
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place) as handle, zipfile.ZipFile(handle, "w") as packed:
@@ -115,7 +119,7 @@ def _refuse_unfinished(run: Path) -> None:
         )
     read_toml(run / "config.toml")  # damaged files are not published
     read_json(run / "environment.json")
-    _ = ledger.rounds(), ledger.scores()
+    _ = ledger.rounds(), ledger.scores(), ledger.ceiling()
     if (run / ORIGINS).exists():
         read_json(run / ORIGINS)
 
@@ -123,6 +127,10 @@ def _refuse_unfinished(run: Path) -> None:
 def _same(run: Path, other: Path) -> bool:
     names = ("config.toml", "rounds.jsonl")
     return all(_published(run, name) == _published(other, name) for name in names)
+
+
+def _ceiling_of(run: Path) -> bytes | None:
+    return _published(run, CEILING) if (run / CEILING).exists() else None
 
 
 def _published(run: Path, name: str) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import ConfigError, did_you_mean
+from autofedavg.core.privacy import Privacy
 from autofedavg.core.trainer import Training
 from autofedavg.experiment.rows import Rounds, RunConfig, filled
 from autofedavg.experiment.validation import (
@@ -188,7 +189,7 @@ def completed(values: Values) -> Values:
 
 def _kind(part: str, values: Values, place: str) -> Any:
     """The class of the settings in a table of a row, or in its head where `part` is empty."""
-    fixed = {"": Rounds, "training": Training, "exchange": Exchange}
+    fixed = {"": Rounds, "training": Training, "exchange": Exchange, "privacy": Privacy}
     return fixed.get(part) or pick(TASKS if part == "task" else METHODS, values, place, part)
 
 

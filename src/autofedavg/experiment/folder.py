@@ -5,7 +5,9 @@ runs/<study>/<row>/seed-<n>/
     origins.json       where the value of each setting comes from
     environment.json   versions, commit, device, threads, data
     rounds.jsonl       one line a round
-    scores.csv         model, site, split, case, metric, value
+    scores.csv         model, site, split, case, metric, value; without cases where sites
+                       disclosed means: model, site, split, metric, value, cases
+    ceiling.json       what other weights could have gained; only where it was asked for
     checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
@@ -36,7 +38,7 @@ from autofedavg.experiment.files import (
 from autofedavg.experiment.folder_schema import HUGE, check
 
 SCHEMA = 1
-STUDY, ORIGINS = "study.json", "origins.json"
+STUDY, ORIGINS, CEILING = "study.json", "origins.json", "ceiling.json"
 LOADERS = "loaders"  # the task of a run that `federate` began
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives of 0.1
 PARTIAL = ".part"  # ends the name of a folder that was being copied
@@ -71,6 +73,19 @@ class Ledger:
         """The rounds so far; a last line cut off by a crash is left out."""
         return Rounds(self.path / "rounds.jsonl").look()
 
+    def ceiling(self) -> dict[str, Any] | None:
+        """What other weights could have gained; None where nobody has asked.
+
+        Raises:
+            RunError: it is damaged, or a newer version wrote it.
+        """
+        path = self.path / CEILING
+        if not path.exists():
+            return None
+        content = read_json(path)
+        refuse_newer(content, self.path)
+        return content
+
     def scores(self) -> Scores:
         """The test scores; none as long as nothing was tested."""
         plain, packed = self.path / SCORES, self.path / SCORES_PACKED
@@ -86,6 +101,10 @@ class Ledger:
                 for case, value in zip(*column, strict=True):
                     if not -HUGE <= value <= HUGE:
                         raise ValueError(f"the score of {case} is not finite, or too large")
+            for tested, (mean, *others) in scores.means():
+                if others or not -HUGE <= mean.value <= HUGE or mean.cases < 1:
+                    told = f"{tested.metric} of {tested.site} by {tested.model}"
+                    raise ValueError(f"{told} is there twice, not finite, or of no case")
             return scores
 
 

@@ -70,8 +70,20 @@ _measured = (_none, float, _number)  # maybe not finite: training can go wrong, 
 _weights = (_none, [(*_measured, [_measured])])  # one for each site, or a list of one a layer
 _scored = (_none, {"mean": _measured, "sites": (_none, {str: _measured})})
 _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
+_verdict = {"gain!": _number, "error!": _number, "paid!": bool, "next!": _count,
+            "to_sizes": bool, "over_sizes": _number, "over_sizes_error": _number}  # fmt: skip
 _sha256 = ("split_sha256", "content_sha256", "folds_sha256")
 _row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}
+_compared = {"score!": _number, "gain!": _number, "margin!": _number, "sites!": {str: _number}}
+
+
+def _compared_rows(value: Any) -> bool:
+    """Scores by model, of the fitted weights and of those that they are compared with at least."""
+    needed = {"fedavg", "network", "layer", "scaled"}
+    return _fits(value, {str: _compared}) and needed <= value.keys()
+
+
+_fit = {"alpha!": _weights, "shrink": _number, "best!": str}
 SHAPES: dict[str, dict[str, Any]] = {
     "status.json": {"schema": _count, "state": str, "error": str, "kind": str},
     "environment.json": {
@@ -107,6 +119,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rows": [str],
         "runs!": [{"config!": _row, "jobs!": [_job], "machines": [dict]}],
     },
+    "ceiling.json": {
+        "schema": _count,
+        "split!": str,
+        "metric!": str,
+        "fit!": {"steps!": _count, "rate!": _number},
+        "sites!": [str],
+        "bytes": _number,
+        "rounds!": [{"t!": _count, "rows!": _compared_rows, "fits!": {str: [_fit]}}],
+    },
     "rounds.jsonl": {
         "schema": _count,
         "t!": _count,
@@ -114,8 +135,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "beta": _weights,
         "loss": {str: _measured},
         "learning_loss": {str: [_measured]},
+        "verdict": _verdict,
         "validation": _scored,
         "validation_local": (_none, {str: _measured}),
+        "spent": {str: [[(str, _number)]]},
+        "epsilon": {str: _number},
         "test": _scored,
         "calls": {str: {str: _number}},
         "bytes_down": _number,

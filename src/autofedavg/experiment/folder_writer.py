@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from autofedavg.core.errors import RunError
-from autofedavg.core.scores import ScoreRow
+from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import (
     TENSORS,
@@ -36,7 +36,7 @@ from autofedavg.experiment.files import (
     sweep,
     values_in,
 )
-from autofedavg.experiment.folder import ORIGINS, SCHEMA, Ledger, read_json
+from autofedavg.experiment.folder import CEILING, ORIGINS, SCHEMA, Ledger, read_json
 
 TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
@@ -205,12 +205,18 @@ class RunFolder(Ledger):
                 log.warning("%s: using the checkpoint before it", error)
         return None
 
-    def write_scores(self, rows: Iterable[ScoreRow]) -> None:
+    def write_ceiling(self, content: Mapping[str, Any]) -> None:
+        write_atomically(self.path / CEILING, _json({"schema": SCHEMA, **content}))
+
+    def write_scores(self, rows: Iterable[ScoreRow | MeanRow]) -> None:
+        """Writes scores.csv: of every case, or of every site where sites disclosed means."""
+        lines = list(rows)
+        means = bool(lines) and isinstance(lines[0], MeanRow)
         with replacing(self.path / "scores.csv") as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
             table = csv.writer(text)
-            table.writerow(ScoreRow._fields)
-            table.writerows([*row[:-1], repr(row.value)] for row in rows)
+            table.writerow(MeanRow._fields if means else ScoreRow._fields)
+            table.writerows(lines)  # numbers to the last bit
             text.detach()
 
 

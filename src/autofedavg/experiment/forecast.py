@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from autofedavg.core.bank import Layout
 from autofedavg.experiment.config import Study
+from autofedavg.experiment.oracle import Fit, times_asked
+from autofedavg.experiment.private_rows import budget_lines
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.experiment.words import size
@@ -17,7 +20,8 @@ from autofedavg.tasks.base import Progress
 def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
     """Every row's values with origins, its traffic and its memory, as plain values.
 
-    Data is read only where a setting was left to it.
+    Data is read only where a setting was left to it, and where patients must be counted for
+    differential privacy.
     """
     for run, _, _ in study.jobs():
         run.task.check()
@@ -27,7 +31,7 @@ def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
         "seeds": list(study.seeds),
         "baseline": study.baseline,
         "folds": list(study.folds),
-        "rows": [_row(run.resolved(progress)) for run in study.runs],
+        "rows": [_row(run.resolved(progress), progress) for run in study.runs],
     }
 
 
@@ -37,6 +41,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
     lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
         traffic, memory, scored = row["traffic"], row["memory"], row["evaluations"]
+        most = "at most " if traffic["bound"] else ""
         lines += ["", f"[{row['name']}] {row['label']}"]
         width = max(len(item["setting"]) for item in row["settings"])
         values = [str(item["value"]) for item in row["settings"]]
@@ -46,9 +51,10 @@ def forecast_text(seen: dict[str, Any]) -> str:
         lines += [
             f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
             f"{row['layers']} layers); {row['sites']} sites; data {row['data']}",
-            f"  traffic {size(traffic['total'])} over {row['rounds']} rounds: "
+            f"  traffic {most}{size(traffic['total'])} over {row['rounds']} rounds: "
             f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
-            f"{100 * traffic['extra']:.1f} % more for learning the weights, "
+            f"{most}{100 * traffic['extra']:.1f} % more for learning the "
+            f"weights, "
             f"{size(traffic['validation_a_round'])} a round to validate; "
             f"models as {traffic['down']} down, {traffic['up']} up",
             *_ways(traffic["ways"]),
@@ -57,8 +63,10 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"(test_local = {scored['test_local']})",
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
+            *(f"  {line}" for line in budget_lines(row["privacy"])),
             *(f"  between institutions: {caution}" for caution in row["cautions"]),
             *([f"  same as FedAvg: {row['equals_fedavg']}"] if row["equals_fedavg"] else []),
+            *([f"  warning: {row['unsuited']}"] if row["unsuited"] else []),
         ]
     return "\n".join([*lines, "", "the study is valid"])
 
@@ -69,14 +77,15 @@ def _ways(ways: dict[str, float]) -> list[str]:
     return [f"  learning the weights adds to FedAvg's traffic: {said}"] if ways else []
 
 
-def _row(run: RunConfig) -> dict[str, Any]:
+def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
     network = run.task.network()
-    run.method.check_network(network, run.T)
+    run.check_network(network)
     layout = Layout.of(network)
     sites = len(run.task.site_names())
     layers = layout.layers("module").P
     calls = run.method.calls(run.T, layout)
     held = 2 if calls["differentiate"] else 1  # learned at the server: every client's gradient too
+    spent = run.budgets(run.task.problem(progress)) if run.privacy.on else {}
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -91,8 +100,10 @@ def _row(run: RunConfig) -> dict[str, Any]:
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()
         ],
-        "cautions": run.method.cautions(sites),
+        "privacy": {name: asdict(budget) for name, budget in spent.items()},
+        "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
+        "unsuited": run.method.unsuited(run.training),
         "traffic": _traffic(run, layout, sites, calls),
         "evaluations": _evaluations(run, calls["evaluate"], sites),
         "memory": {
@@ -118,9 +129,10 @@ def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:
     where = where_tested(run.general.test_local, sites) if alone else "none"
     own = local_tests(where, sites)
     last = shown if run.general.select == "best" else 0  # beside the best global model
+    rounds = len(run.general.ceiling)
     return {
         "a_round": round(validated + tested),
-        "at_the_end": shown + own + last,
+        "at_the_end": shown + own + last + rounds * times_asked("evaluate", 1, sites) * sites,
         "own_models": own,
         "test_local": where,
     }
@@ -135,7 +147,8 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     training = sites * (down + bytes_of(layout, run.exchange.up))
     shared = calls["share_models"] * (sites - 1) * down
     # A mixture goes down and a gradient, which travels as it is, comes back.
-    learning = sites * (shared + calls["differentiate"] * (down + layout.nbytes)) / run.T
+    mixtures = calls["differentiate"] * (down + layout.nbytes) + calls["model_losses"] * down
+    learning = sites * (shared + mixtures) / run.T
     sketched = run.method.sketched_bytes(layout) * calls["masked_gradient"]
     learning += sites * sketched / run.T
     # As a difference, the model that a round is validated with is the one the next starts from;
@@ -145,11 +158,15 @@ def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) ->
     further = max(0.0, validated - 1) if told else 0.0  # models of the method, as they are
     encoded = 0.0 if once else validated - further
     validation = round(sites * (down * encoded + layout.nbytes * further))
+    rounds = len(run.general.ceiling)
+    steps = len(Fit().asks()["differentiate"]) * times_asked("differentiate", rounds, sites)
     return {
         "fedavg_a_round": training,
         "extra": learning / training,
+        "bound": getattr(run.method, "t0", 1) == "auto",  # not all calls need be made
         "validation_a_round": validation,
-        "total": round(run.T * (training + learning + validation)),
+        "total": round(run.T * (training + learning + validation))
+        + steps * sites * 2 * layout.nbytes,
         "down": run.exchange.down,
         "up": run.exchange.up,
         "ways": run.method.ways_of_learning(layout, run.T, sites),

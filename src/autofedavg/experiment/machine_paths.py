@@ -101,7 +101,7 @@ def _blanked_round(line: bytes) -> bytes:
     content = values_in(line)
     events = content.get("events") or []
     told = [
-        {**event, "reason": without_paths(event["reason"])} if "reason" in event else event
+        {**event, "reason": without_paths(event["reason"])} if event.get("reason") else event
         for event in events
     ]
     return line if told == events else json.dumps({**content, "events": told}).encode()

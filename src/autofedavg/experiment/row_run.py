@@ -57,11 +57,12 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         if known:
             folder.note_resumption(environment(work.device))
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
-        for caution in work.cautions:
-            log.warning("%s", caution)
-        loop = RunLoop(
-            config.method, config.general, work.federation, work.layout, config.task.metric, folder
-        )
+        for caution in (*work.cautions, config.method.unsuited(config.training)):
+            if caution:
+                log.warning("%s", caution)
+        metric = config.task.metric
+        run = (config.method, config.general, work.federation, work.layout, metric, folder)
+        loop = RunLoop(*run, config.privacy, work.device)
         loop.run(work.w0, watch)
         log.info("finished")
 

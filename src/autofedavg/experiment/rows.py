@@ -8,10 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pydantic import model_validator
+from torch import nn
+
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.privacy import NONE, Privacy
+from autofedavg.core.problem import Problem
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
-from autofedavg.experiment.selection import MOST_FULL, TestLocal
+from autofedavg.experiment.private_rows import Budget, budgets, refuse_private
+from autofedavg.experiment.selection import MOST_FULL, TestLocal, where_tested
 from autofedavg.experiment.validation import PARTS, Values
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.base import Method
@@ -48,6 +54,32 @@ class Rounds(Settings):
         help="where each site's own model is tested: full, at all K sites, K x K tests; own, at "
         f"its own site; none; auto is full up to {MOST_FULL} sites and own above",
     )
+    keep_models: tuple[int, ...] = setting(
+        (),
+        origin="ours: decision 66",
+        help="rounds whose K site models and global model stay in the run folder, for "
+        "`autofedavg ceiling`",
+    )
+    ceiling: tuple[int, ...] = setting(
+        (),
+        origin="ours: decision 66",
+        help="rounds whose models are kept, and for which the sites help to find what other "
+        "weights could have gained, after the final test",
+    )
+
+    @model_validator(mode="after")
+    def _kept_rounds_exist(self) -> Rounds:
+        for name, rounds in (("keep_models", self.keep_models), ("ceiling", self.ceiling)):
+            if wrong := [t for t in rounds if not 1 <= t <= self.rounds]:
+                raise ValueError(f"{name} names round {wrong[0]}, of rounds 1 to {self.rounds}")
+            if len(set(rounds)) < len(rounds):
+                raise ValueError(f"{name} names a round twice")
+        return self
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The rounds whose models stay in the run folder."""
+        return frozenset({*self.keep_models, *self.ceiling})
 
 
 @dataclass(eq=False)
@@ -58,7 +90,7 @@ class RunConfig:
         name: the row's name, also its folder's.
         label: the row's name in tables.
         general: rounds and quorum.
-        task, training, method, exchange: their settings.
+        task, training, method, exchange, privacy: their settings.
         folds: those of the cross-validation that this run is one of.
     """
 
@@ -69,6 +101,7 @@ class RunConfig:
     training: Training
     method: Method
     exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
+    privacy: Privacy = NONE
     folds: tuple[int, ...] = ()
 
     def check(self, names: Sequence[str] | None = None) -> None:
@@ -110,6 +143,7 @@ class RunConfig:
                 where=f"run {self.name}",
                 remedy="set test_local = 'none' for this row",
             )
+        self._check_ceiling(sites)
         for name, n in quorums.items():
             if n > sites:
                 raise ConfigError(
@@ -124,13 +158,60 @@ class RunConfig:
                     remedy=f"set {name} = 0",
                 )
 
+    def _check_ceiling(self, sites: int) -> None:
+        """Refuses to keep or weigh models that nobody may see or compare."""
+        wrong, what = "", "ceiling"
+        if self.general.kept and not self.method.one_network:
+            wrong, what = "this method's sites have no common network", "keep_models or ceiling"
+        elif self.general.kept and not self.method.shows_models:
+            wrong, what = "the method shows no site's own model", "keep_models or ceiling"
+        elif self.general.ceiling and sites < 2:
+            wrong = "there is one site: there are no weights to choose"
+        elif self.general.ceiling and self.exchange.disclose == "means":
+            wrong = "exchange.disclose is 'means': halves are compared case by case"
+        elif self.general.ceiling and self.privacy.on:
+            wrong = "[privacy] has no noise for its gradients of test cases"
+        if wrong:
+            raise ConfigError(
+                f"{what} is set, and {wrong}",
+                where=f"run {self.name}",
+                remedy=f"leave {what} out of this row",
+            )
+
+    def cautions(self, sites: int) -> list[str]:
+        """Warnings for a run between institutions."""
+        found = self.method.cautions(sites)
+        tested = (
+            where_tested(self.general.test_local, sites) if self.method.shows_models else "none"
+        )
+        if sites > 1 and tested == "full":
+            found.append(
+                "after training, every site's best own model is tested at all sites, which receive "
+                "it; test_local = 'own' sends it to no other site (decision 64)"
+            )
+        return found
+
     @property
     def T(self) -> int:
         return self.general.rounds
 
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        """The tables of the row; one without differential privacy has no table of it."""
+        return tuple(part for part in PARTS if part != "privacy" or self.privacy.on)
+
+    def check_network(self, network: nn.Module) -> None:
+        """Refuses a network that the method, or differential privacy, cannot work with."""
+        self.method.check_network(network, self.T)
+        refuse_private(self.privacy, self.method, network, self.T)
+
+    def budgets(self, problem: Problem) -> dict[str, Budget]:
+        """What every site will spend of its patients' privacy; refuses more than is allowed."""
+        return budgets(self.privacy, self.method, self.training, self.T, problem)
+
     def origins(self) -> list[tuple[str, Any, str, str]]:
         """(path, value, origin, help) of every setting."""
-        parts = [(f"{part}.", getattr(self, part)) for part in PARTS]
+        parts = [(f"{part}.", getattr(self, part)) for part in self._parts]
         holders = [("", self.general), *parts]
         return [found for prefix, holder in holders for found in origins(holder, prefix)]
 
@@ -147,7 +228,7 @@ class RunConfig:
     def values(self, *, given_only: bool = False) -> Values:
         """Every value, defaults written out; or only what the study itself gave."""
         values = {"name": self.name, "label": self.label, **plain(self.general, given_only)}
-        values |= {part: plain(getattr(self, part), given_only) for part in PARTS}
+        values |= {part: plain(getattr(self, part), given_only) for part in self._parts}
         if not values["exchange"]:
             del values["exchange"]
         return values

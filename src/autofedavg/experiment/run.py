@@ -6,24 +6,26 @@ It is handed a federation and imports no engine. All that is measured goes to th
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Bank, Layout, Model
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
-from autofedavg.core.local_rules import LocalRule
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import Problem
-from autofedavg.core.scores import ScoreRow
+from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.core.seeds import global_seed
 from autofedavg.core.site import Site
 from autofedavg.experiment.checkpoint_names import at_round, site_name
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
+from autofedavg.experiment.kept_models import keep
 from autofedavg.experiment.models import load_model, load_state, save_model, save_state
+from autofedavg.experiment.oracle import Oracle, ceiling
+from autofedavg.experiment.personal_selection import PersonalSelection, personal_rule
+from autofedavg.experiment.privacy_account import PrivacyAccount
+from autofedavg.experiment.round_line import listed, round_line
 from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.selection import (
     KINDS,
@@ -38,7 +40,8 @@ from autofedavg.experiment.selection import (
     restore,
     where_tested,
 )
-from autofedavg.federation.messages import Scores, model_of
+from autofedavg.federation.disclosure import score_row
+from autofedavg.federation.messages import Scores
 from autofedavg.federation.port import Federation
 from autofedavg.methods.base import Method
 
@@ -90,6 +93,8 @@ class RunLoop:
         general: rounds, and which models are kept and tested.
         metric: the score that selects models.
         folder: where everything is written; its checkpoints decide where to start.
+        privacy: the noise on what sites send, for the account of it.
+        device: what the server computes on.
         best: the models selected so far.
     """
 
@@ -99,6 +104,8 @@ class RunLoop:
     layout: Layout
     metric: str
     folder: RunFolder
+    privacy: Privacy = NONE
+    device: str = "cpu"
     best: Best = field(default_factory=Best, init=False)
 
     def run(self, w0: Model, watch: Watcher | None = None) -> None:
@@ -115,7 +122,9 @@ class RunLoop:
             with disk_errors(self.folder.path):
                 self.folder.set_status("running")
                 start, self.best = restore(self.folder, self.layout, self.federation, w0)
+                self._account = PrivacyAccount(self.privacy, self.folder.rounds())
                 start = self.method.begin(self.federation, start) if start.t == 0 else start
+                oracle = self._oracle()
                 T = self.general.rounds
                 for state in self.method.rounds(self.federation, self.layout, T, start):
                     seen = self._record(state)
@@ -123,6 +132,9 @@ class RunLoop:
                         watch(seen)
                 self.federation.training_over = True
                 self._test(watch)
+                if oracle:
+                    rounds = sorted(self.general.ceiling)
+                    self.folder.write_ceiling(ceiling(oracle, self.folder, rounds, self.device))
                 self.folder.set_status("finished")
         except (KeyboardInterrupt, Paused):
             self.folder.set_status("interrupted")
@@ -150,42 +162,30 @@ class RunLoop:
                 )
         own = federation.personal.scores if state.personal and scores else {}
         tested = self._tested(state)
+        if state.t in self.general.kept:
+            keep(self.folder, state, self.layout)
         validation = self._scored(scores, best.seen)
         if self.general.select == "best":
             self._keep_best(state, local, validation["mean"])
-            self._keep_personal(state.t, own)
+            self._personal.keep_better(state.t, own)
         elif state.t == self.general.rounds:
             self._keep_last(state)
-        account = federation.take_account()
-        alpha = _listed(state.alpha)
-        self.folder.append_round(
-            {
-                "t": state.t,
-                "alpha": alpha,
-                "beta": _listed(state.beta),
-                "learned": state.learned,
-                "loss": state.losses,
-                **_learning(federation),
-                "validation": validation,
-                "validation_local": local,
-                **({"validation_personal": dict(own)} if own else {}),
-                **tested,
-                "calls": {call: asdict(cost) for call, cost in account.items()},
-                "bytes_down": sum(cost.down for cost in account.values()),
-                "bytes_up": sum(cost.up for cost in account.values()),
-                "answered": list(state.w_k.sites) if state.w_k else [],
-                **federation.take_remarks(),
-                "events": federation.take_events(),
-                "time": time.time(),
-            }
-        )
+        measured = {
+            "validation": validation,
+            "validation_local": local,
+            **({"validation_personal": dict(own)} if own else {}),
+            **tested,
+            **self._account.record(federation.take_spent()),
+        }
+        self.folder.append_round(round_line(state, federation, measured))
         known = asdict(best)
         models = known.pop("models")
         facts = {"models": models, "best": known, "network": self.layout.describe()}
         if federation.personal.states:
             facts["personal"] = asdict(federation.personal)
         save_state(self.folder, state, facts, federation.copies())
-        return Seen(state.t, self.general.rounds, validation["mean"], alpha, federation.names)
+        T, alpha = self.general.rounds, listed(state.alpha)
+        return Seen(state.t, T, validation["mean"], alpha, federation.names)
 
     def _tested(self, state: Round) -> dict[str, Any]:
         """The global model's test scores in a round that asks for them; they choose nothing."""
@@ -219,19 +219,6 @@ class RunLoop:
                 facts = {"score": score, "site": site}
                 self._keep(site_name("best", "local", site), state.t, state.w_k[site], facts)
 
-    def _keep_personal(self, t: int, scores: Mapping[str, float]) -> None:
-        """Selects personal models; in a simulation they are written to the folder, too."""
-        personal, known = self.federation.personal, self.best.personal
-        lost = known.keys() - personal.held  # by a site that has started again
-        better = {k: s for k, s in scores.items() if k not in known or s > known[k][0] or k in lost}
-        for site, score in better.items():
-            known[site] = (score, t)
-            personal.held[site] = personal.predictors[site]
-        found = self.federation.kept({site: personal.held[site] for site in better})
-        for site, kept in found.items():
-            facts = {"score": scores[site], "site": site}
-            self._keep(site_name("best", "personal", site), t, model_of(kept), facts)
-
     def _keep_last(self, state: Round) -> None:
         """Writes the models after the last round."""
         if predicts(state):
@@ -240,10 +227,7 @@ class RunLoop:
             for site in state.w_k.sites:
                 name = site_name("final", "local", site)
                 self._keep(name, state.t, state.w_k[site], {"site": site})
-        if state.personal and isinstance(state.w, Model):
-            for site, kept in self.federation.kept(self.federation.personal.states).items():
-                model = state.personal.predictor(self.layout, state.w, kept)
-                self._keep(site_name("final", "personal", site), state.t, model, {"site": site})
+        self._personal.keep_last(state)
 
     def _keep(self, name: str, t: int, w: Model | Bank, facts: dict[str, Any]) -> None:
         """Writes a model next to the one it replaces, which holds until the round's checkpoint."""
@@ -259,22 +243,29 @@ class RunLoop:
             tests = local_tests(self.general.test_local, K)
             log.info("sites' own models: %d tests (%s) instead of %d", tests, where, K * K)
         total = 1 + {"full": K, "own": 1, "none": 0}[where]
-        rows: list[ScoreRow] = []
+        rows: list[ScoreRow | MeanRow] = []
         for done, (name, w) in enumerate(self._models_to_test(where)):
             log.info("testing %s", name)
             if watch:
                 watch(Seen(T, T, None, None, self.federation.names, (done, total)))
-            rule = self._rule if name == "global" and self.general.select == "last" else None
+            last = name == "global" and self.general.select == "last"
+            rule = personal_rule(self.method, self.layout) if last else None
             scores = self.federation.evaluate(w, "test", self.metric, t=T, personal=rule)
             for row in scores.rows:
                 model = f"{name}-{row.site}" if isinstance(w, Mapping) else name
-                rows.append(ScoreRow(model, row.site, "test", *row[1:]))
-            if rule:
-                for site, each in self.federation.personal_rows.items():
-                    rows += [ScoreRow(f"personal-{site}", site, "test", *row[1:]) for row in each]
+                rows.append(score_row(model, "test", row))
+            rows += self._personal.last_rows() if rule else []
         self.folder.write_scores(rows)
         events = self.federation.take_events()
         self.folder.add_events([event for event in events if event["what"] in ("lost", "dropped")])
+
+    def _oracle(self) -> Oracle | None:
+        """What finds the ceiling at the end, where it is asked for; refuses sites it cannot use."""
+        if not self.general.ceiling:
+            return None
+        T, where = self.general.rounds, where_tested(self.general.test_local, self.federation.K)
+        local = where == "full"
+        return Oracle(self.federation, self.layout, T, "test", self.metric, local=local)
 
     def _models_to_test(
         self, where: str
@@ -300,27 +291,8 @@ class RunLoop:
                 yield "global-last", last.w
 
     @property
-    def _rule(self) -> LocalRule | None:
-        """The rule that makes personal models, where the method has one."""
-        rule = self.method.local(self.layout).rule
-        return rule if rule.keeps else None
+    def _personal(self) -> PersonalSelection:
+        return PersonalSelection(self.federation, self.layout, self.best, self._keep)
 
     def _load(self, stem: str) -> Model | Bank:
         return load_model(self.folder, stem, self.layout)
-
-
-def _learning(federation: Federation) -> dict[str, Any]:
-    """Losses of LearnAggWeight's steps, in a round that called it; of six digits, being many."""
-    losses = federation.take_learning_losses()
-    if not losses:
-        return {}
-    return {
-        "learning_loss": {
-            site: [value if value is None else float(f"{value:.6g}") for value in values]
-            for site, values in losses.items()
-        }
-    }
-
-
-def _listed(values: Tensor | None) -> list[Any] | None:
-    return None if values is None else list(values.tolist())

@@ -13,7 +13,7 @@ from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.registry import Registry
 
 Values = dict[str, Any]
-PARTS = ("task", "training", "method", "exchange")  # the tables of a row
+PARTS = ("task", "training", "method", "exchange", "privacy")  # the tables of a row
 
 
 def pick(registry: Registry, content: Values, place: str, part: str) -> Any:

@@ -18,6 +18,7 @@ from autofedavg.core.errors import FederationError, from_outside
 from autofedavg.federation.messages import Message, NoReply, Traffic, Transport, total_bytes
 from autofedavg.federation.replies import BadReply, refuse_error, size_of
 from autofedavg.federation.settings import Exchange
+from autofedavg.federation.spending import Spending
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class Calls:
     ) -> None:
         self.transport, self.names = transport, names
         self.quorum, self.exchange = quorum, exchange
+        self.spending = Spending()
         self._account: dict[str, Traffic] = {}
         self._events: list[Event] = []
         self._away: dict[str, str] = {}
@@ -178,6 +180,7 @@ class Calls:
             mended = ask.mends.get(name, 0)
             more = None if over or mended == MENDS else ask.mend(name, answer)
             if more is None:
+                self.spending.note(ask.call, name, answer)
                 ask.given[name] = ask.read(name, answer)
             else:
                 ask.mends[name] = mended + 1

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from autofedavg import algorithm
 from autofedavg.core.bank import Model
-from autofedavg.core.beta_optimiser import BetaOptimiser
-from autofedavg.core.constraints import constraint
-from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, error_facts
+from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.forms import form_of
 from autofedavg.core.local_rules import LocalWork, rule_of
-from autofedavg.core.problem import LocalData
-from autofedavg.core.seeds import Purpose, Seeds, every_state_kept, global_seed
+from autofedavg.core.seeds import Purpose, every_state_kept, global_seed
 from autofedavg.core.site import Facts
-from autofedavg.core.trainer import Batch, LocalTrainer
-from autofedavg.federation.blind_site import BlindSite
-from autofedavg.federation.client_scoring import MISSING, ScoringClient
-from autofedavg.federation.client_state import ClientState, received
+from autofedavg.core.trainer import Batch
+from autofedavg.federation import loss_calls
+from autofedavg.federation.client_learning import LearningClient
+from autofedavg.federation.client_scoring import MISSING
+from autofedavg.federation.client_state import received
 from autofedavg.federation.encoding import opened, packed
 from autofedavg.federation.local_training import (
     LocalTraining,
@@ -37,39 +33,17 @@ from autofedavg.federation.local_training import (
     vectors_of,
 )
 from autofedavg.federation.messages import Message, arrays_of, refuse_unknown
-from autofedavg.federation.share_models import assembled
+from autofedavg.federation.private_steps import Release
 
 
-class Client(ScoringClient):
-    """One institution.
-
-    Args:
-        site: its name.
-        data: its data.
-        trainer: the resident network; may be shared by the clients of one process.
-        seeds: the run's random streams.
-        client_state: what it remembers between requests.
-        masked: whether its parts of sums are masked; no request can change it.
-    """
-
-    def __init__(
-        self,
-        site: str,
-        data: LocalData,
-        trainer: LocalTrainer,
-        seeds: Seeds,
-        client_state: ClientState,
-        *,
-        masked: bool = True,
-    ) -> None:
-        super().__init__(site, data, trainer, client_state)
-        self.seeds = seeds
-        self.blind = BlindSite(self, seeds, masked=masked)
-        data.settle(trainer.device)
+class Client(LearningClient):
+    """One institution; `LearningClient` says what it is made of."""
 
     def answer(self, verb: str, message: Message) -> Message:
         """Answers one request of the port."""
         refuse_unknown(self.site, verb, message.facts)
+        if self.private:
+            self.private.refuse(verb, message.facts)
         with every_state_kept():  # what a network draws itself is the run's on every engine
             reply: Message = getattr(self, verb)(message)
         return reply
@@ -121,8 +95,11 @@ class Client(ScoringClient):
 
     def train(self, job: LocalTraining) -> Message:
         """Carries out a local training."""
+        paid = self.private.training(job) if self.private else None
 
         def batches() -> Iterable[Batch]:
+            if paid:
+                return paid.batches()
             return self.data.train_batches(self.seeds, job.t, job.training)
 
         work = LocalWork(
@@ -131,23 +108,30 @@ class Client(ScoringClient):
             job.rate,
             job.vectors,
             self.client_state.kept.states.get(job.kept),
-            lambda: self._seeded(Purpose.NETWORK, job.t),
+            lambda: self.seeded(Purpose.NETWORK, job.t),
         )
-        with self._seeded(Purpose.NETWORK, job.t):
+        with self.seeded(Purpose.NETWORK, job.t):
             trainer = self.trainer.variant(job.form, job.training)
             model, losses = algorithm.local_train(trainer, job.rule, work)
-        return self.trained(job, model, losses, work)
+        if paid:
+            paid.refuse_statistics(job.start, model, trainer.layout.trainable)
+        return self.trained(job, model, losses, work, paid)
 
     def trained(
-        self, job: LocalTraining, model: Model, losses: Tensor, work: LocalWork | None = None
+        self,
+        job: LocalTraining,
+        model: Model,
+        losses: Tensor,
+        work: LocalWork | None = None,
+        paid: Release | None = None,
     ) -> Message:
         """Keeps the result of a local training, and replies with it."""
-        loss = self._checked(losses, f"local_train, round {job.t}")
+        loss = math.nan if paid else self.checked(losses, f"local_train, round {job.t}")
         if job.blind:
             reply = self.blind.trained(job.blind, job.start, model, loss, job.t)
             self.client_state.kept.hold({job.kept, reply.facts["kept"]})
             return reply
-        facts = job.facts(loss, losses.numel())
+        facts = job.facts(loss, losses.numel()) | (paid.facts if paid else {})
         model = replace(model, form=job.form) if job.form else model
         if job.up == "float32":
             arrays = arrays_of(self.client_state.keep_own(model))
@@ -173,109 +157,9 @@ class Client(ScoringClient):
 
     def _probed(self, t: int, w: Model, how: Facts) -> float:
         """The mean loss of a model on mini-batches of a split."""
-        losses = []
-        for s in range(1, int(how["batches"]) + 1):
-            x = self._weight_batch(t, s, {"data": how["split"]})
-            with self._seeded(Purpose.NETWORK, t, s):
-                losses.append(self.trainer.loss(w, x))
-        return self._checked(torch.stack(losses), f"probe of round {t}")
-
-    def share_models(self, message: Message) -> Message:
-        dtype = self.trainer.layout.dtype
-        device = self.trainer.device
-        return Message({}, assembled(message, self.site, self.client_state, dtype, device))
-
-    def update_beta(self, message: Message) -> Message:
-        """The steps of one message, from step s on: one, as in Algorithm 1, or several.
-
-        Between several steps beta is this client's own, kept legal by gamma (decision 33).
-        """
-        how, beta = message.facts, message.arrays["beta"]
-        t, first = int(how["t"]), int(how["s"])
-        bank = self.client_state.bank(how["digest"])
-        if bank is None:
-            return MISSING
-        gamma, losses = constraint(how["gamma"]), []
-        several = "steps" in how
-        step = (BetaOptimiser(**how["optimiser"]) if several else BetaOptimiser("sgd", 1.0)).start()
-        for s in range(first, first + how.get("steps", 1)):
-            seed = self.seeds.number(self.site, Purpose.ALPHA, t, s)
-            x = self._weight_batch(t, s, how)
-            with self._seeded(Purpose.NETWORK, t, s):
-                found, loss = algorithm.update_beta(self.trainer, bank, beta, x, how, seed)
-            losses.append(self._checked(loss.reshape(1), f"update_beta, round {t}", s))
-            theta = step(gamma.free(beta), found)
-            beta = gamma.beta(theta)
-        return Message({"theta": theta}, {"loss": sum(losses) / len(losses)})
-
-    def weighed(self, theta: Tensor, loss: float, how: Facts) -> Message:
-        """The reply to one step on beta that was taken together with other clients'."""
-        if not math.isfinite(loss):
-            self._checked(torch.tensor([loss]), f"update_beta, round {how['t']}", int(how["s"]))
-        return Message({"theta": theta}, {"loss": loss})
-
-    def differentiate(self, message: Message) -> Message:
-        how = message.facts
-        t, s = int(how["t"]), int(how["s"])
-        w = received(message, self.client_state, self.trainer.layout.dtype)
-        if w is None:
-            return MISSING
-        gradient, value = self._differentiated(w, t, s, how)
-        return Message({"gradient": gradient.clone()}, {"loss": value})
-
-    def _differentiated(self, w: Model, t: int, s: int, how: Facts) -> tuple[Tensor, float]:
-        """The gradient at w of the mini-batch of step s, which is reused, and the loss."""
-        if not self.trainer.layout.holds(w):
-            raise TrainingError(
-                f"was sent {w.values.numel()} numbers of {w.values.dtype}, not its network's",
-                where=f"client {self.site}, differentiate, round {t}, step {s}",
-                remedy="give every site the same study",
-            )
-        x = self._weight_batch(t, s, how)
-        with self._seeded(Purpose.NETWORK, t, s):
-            gradient, loss = self.trainer.differentiate(w, x, how["mode"])
-        return gradient, self._checked(loss.reshape(1), f"differentiate, round {t}", s)
-
-    def share_keys(self, message: Message) -> Message:
-        return Message({}, {"key": self.blind.sums.renewed()})
-
-    def masked_gradient(self, message: Message) -> Message:
-        """The mean gradient of some mini-batches, as a part of a sum."""
-        how, n = message.facts, self.data.cases()["train"]
-        w = received(message, self.client_state, self.trainer.layout.dtype)
-        if w is None:
-            return MISSING
-        return self.blind.gradient(
-            message, lambda s: self._differentiated(w, int(how["t"]), s, how), n
-        )
-
-    def _weight_batch(self, t: int, s: int, how: Facts) -> Batch:
-        size = self.trainer.training.batch_size
-        return self.data.weight_batch(self.seeds, t, s, how["data"], size)
-
-    def _seeded(self, purpose: Purpose, t: int, s: int = 0) -> AbstractContextManager[None]:
-        """For what takes no generator, such as dropout."""
-        return global_seed(self.seeds.number(self.site, purpose, t, s), self.trainer.device)
-
-    def _checked(self, losses: Tensor, place: str, first: int = 1) -> float:
-        """The mean loss; refuses losses that are not finite, naming the first such step."""
-        steps = losses.numel()
-        if not steps:
-            raise DataError(
-                "there was no batch to train on",
-                where=f"client {self.site}, {place}",
-                remedy="give this site training cases",
-            )
-        mean = float(losses if steps == 1 else losses.mean())
-        if not math.isfinite(mean):
-            bad = (~torch.isfinite(losses)).nonzero()
-            step = int(bad[0]) + 1 if len(bad) else steps
-            raise TrainingError(
-                f"the loss is {float(losses[step - 1])}",
-                where=f"client {self.site}, {place}, step {first + step - 1}",
-                remedy="lower training.learning_rate, or look at this site's images and labels",
-            )
-        return mean
+        steps = range(1, int(how["batches"]) + 1)
+        losses = loss_calls.batch_losses(self, w, t, steps, how["split"])
+        return self.checked(losses, f"probe of round {t}")
 
 
 class ClientGroup:

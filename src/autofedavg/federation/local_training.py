@@ -68,7 +68,7 @@ class Reply(NamedTuple):
     """What one site has replied to LocalTrain, checked."""
 
     model: Model
-    loss: float
+    loss: float | None
     told: Mapping[str, float]
     back: Mapping[str, Tensor]
     kept: str
@@ -80,7 +80,7 @@ class Trained:
 
     Attributes:
         w_k: the trained models.
-        losses: the mean training losses.
+        losses: the mean training losses; none where training is differentially private.
         steps: tau_k, the local steps taken, where they were asked for.
         reach: A_k, the length of the local path (`local_rules.reach`), likewise.
         rate: eta, the local step size of the round, likewise.
@@ -103,7 +103,7 @@ class Trained:
 
         return cls(
             Bank.gather({name: reply.model for name, reply in replies.items()}),
-            {name: reply.loss for name, reply in replies.items()},
+            {name: reply.loss for name, reply in replies.items() if reply.loss is not None},
             {name: int(steps) for name, steps in told("steps").items()},
             told("reach"),
             told("rate"),

@@ -28,10 +28,12 @@ KNOWN: Mapping[str, frozenset[str]] = {
     | {"kept", "hold", "blind", "sum"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
-    "differentiate": _STEP | {"sent"},
+    "differentiate": _STEP | {"sent", "half"},
+    "mixture_losses": frozenset({"t", "s", "steps", "data", "layers", "digest"}),
+    "model_losses": frozenset({"t", "s", "steps", "data", "sent"}),
     "share_keys": frozenset({"t"}),
     "masked_gradient": _MODEL | {"t", "data", "mode", "batches", "size", "blind", "sum"},
-    "evaluate": _MODEL | {"t", "split", "sites", "personal", "kept"},
+    "evaluate": _MODEL | {"t", "split", "half", "sites", "personal", "kept", "means"},
     "validate_local": frozenset({"t", "metric", "digest", "form"}),
     "class_counts": frozenset({"t"}),
     "export_state": frozenset({"digests"}),
@@ -41,7 +43,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
 PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold", "sum"}
 # A model goes with the request, with its reply, or with both. All other requests are small.
 WITH_MODELS = frozenset(
-    {"differentiate", "evaluate", "local_train", "masked_gradient", "share_models"}
+    {"differentiate", "evaluate", "local_train", "masked_gradient", "model_losses", "share_models"}
     | {"validate_local"}
 )
 
@@ -95,11 +97,20 @@ class Score(NamedTuple):
     value: float
 
 
+class SiteMean(NamedTuple):
+    """The mean of a metric over a site's cases, and their number: all that it discloses."""
+
+    site: str
+    metric: str
+    value: float
+    cases: int
+
+
 @dataclass(frozen=True)
 class Scores:
-    """Per-case scores of one model on one split, all sites."""
+    """Scores of one model on one split, all sites: of every case, or every site's means."""
 
-    rows: tuple[Score, ...]
+    rows: tuple[Score | SiteMean, ...]
 
     def by_site(self, metric: str) -> dict[str, float]:
         """Mean over each site's cases."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model, model_for
 from autofedavg.core.local_rules import Kept
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.blind_calls import BlindCalls
@@ -35,6 +36,7 @@ from autofedavg.federation.replies import (
     trained_reply,
 )
 from autofedavg.federation.settings import Encoding, Exchange
+from autofedavg.federation.spending import Spending
 from autofedavg.federation.steps import outliers
 
 FAR = 100.0  # times the others' median
@@ -58,6 +60,7 @@ class Federation(BlindCalls):
             that lie far from all others are recorded (decision 45).
         metric: the score that models are chosen by, for methods that weigh clients by it.
         proxy: the server's own data and network, where it has data.
+        privacy: the noise on what sites send; their replies must say what it cost.
 
     Note:
         With a quorum below K the method continues with those that replied (decisions 14 and 31);
@@ -76,11 +79,12 @@ class Federation(BlindCalls):
         remote: bool = False,
         metric: str = "",
         proxy: Proxy | None = None,
+        privacy: Privacy = NONE,
     ) -> None:
         self.transport, self.seeds, self.exchange = transport, seeds, exchange
         self.secret, self.proxy = secret or seeds, proxy
         self._counted, self._remote, self.metric = counted, remote, metric
-        self._validated = None
+        self._validated, self.verdict = None, {}
         self.personal, self.personal_rows = PersonalModels(), {}
         self._keys = {}
         self._remarks: Facts = {}
@@ -89,6 +93,7 @@ class Federation(BlindCalls):
         self._position = {name: k for k, name in enumerate(self.names)}
         self.training_over = False
         super().__init__(Calls(transport, self.names, quorum or 0, exchange), Sender(exchange.down))
+        self._calls.spending = Spending(privacy)
 
     @property
     def quorum(self) -> int:
@@ -247,6 +252,10 @@ class Federation(BlindCalls):
         """What methods have remarked since this was last called."""
         taken, self._remarks = self._remarks, {}
         return taken
+
+    def take_spent(self) -> dict[str, list[list[Any]]]:
+        """What private replies have cost since this was last called, by site (`Spending.take`)."""
+        return self._calls.spending.take()
 
     def take_events(self) -> list[dict[str, Any]]:
         """Sites that were lost, dropped, retried, resent or back since this was last called."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ MOST_METRICS = 1000
 MOST_CLASSES, MOST_CASES = 10_000, 10**9
 LOST = "has lost the personal model that it is to score"
 SAME_STUDY = "give every site the same study"
+Scored = TypeVar("Scored")
 
 
 class BadReply(Exception):
@@ -76,11 +77,18 @@ def number(answer: Message, fact: str) -> float:
     given = answer.facts.get(fact, math.nan)
     value = finite(given)
     if value is None or abs(value) > SCORE_BOUND:
-        raise _out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
+        raise out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
     return value
 
 
-def _out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadReply:
+def loss_in(answer: Message) -> float | None:
+    """The loss of a reply; None where the site withholds it, with the price of a private reply."""
+    private = answer.facts.get("loss", math.nan) is None and "spent" in answer.facts
+    return None if private else number(answer, "loss")
+
+
+def out_of_bounds(what: str, given: Any, value: float | None, bound: float) -> BadReply:
+    """The refusal of a number that is not finite, or beyond all reason."""
     if value is None:
         return BadReply(f"{what} is {from_outside(given)}")
     return BadReply(f"{what} is {value!r}, beyond {bound:g}", "look at this site's data")
@@ -138,7 +146,7 @@ def trained_reply(answer: Message, start: Model, how: Encoding, asked: LocalRequ
         if (vector.shape, vector.dtype) != wanted or not bool(torch.isfinite(vector).all()):
             raise BadReply(f"its {what} is not {asked.length} finite numbers", SAME_STUDY)
     kept = digest_in(answer.facts, "kept") if asked.rule.keeps else ""
-    return Reply(trained_model(answer, start, how), number(answer, "loss"), told, back, kept)
+    return Reply(trained_model(answer, start, how), loss_in(answer), told, back, kept)
 
 
 def digest_in(facts: Mapping[str, Any], name: str) -> str:
@@ -149,9 +157,9 @@ def digest_in(facts: Mapping[str, Any], name: str) -> str:
     return digest
 
 
-def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:
+def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float | None]:
     """theta^{s,k}: the shape and type of beta, finite, not beyond all reason; and the loss."""
-    loss = number(answer, "loss")
+    loss = loss_in(answer)
     if set(answer.arrays) != {"theta"}:
         raise BadReply(
             f"answered step {s} with {_names(answer)} instead of theta",
@@ -168,9 +176,11 @@ def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float]:
     return theta, loss
 
 
-def gradient_of(answer: Message, length: int, kind: torch.dtype, s: int) -> tuple[Tensor, float]:
+def gradient_of(
+    answer: Message, length: int, kind: torch.dtype, s: int
+) -> tuple[Tensor, float | None]:
     """The gradient of step s, `length` finite numbers of the network's type; and the loss."""
-    loss = number(answer, "loss")
+    loss = loss_in(answer)
     gradient = answer.arrays.get("gradient")
     if (
         gradient is None
@@ -212,7 +222,7 @@ def scores_of(answer: Message, site: Site, split: str, metric: str | None = None
         value, bound = finite(given), SCORE_BOUND if name == metric else COUNT_BOUND
         if value is None or abs(value) > bound:
             what = f"{from_outside(name)} of case {from_outside(case)}"
-            raise _out_of_bounds(what, given, value, bound)
+            raise out_of_bounds(what, given, value, bound)
         if (case, name) in rows:
             raise BadReply(f"scored case {from_outside(case)} twice")
         rows[case, name] = Score(site.name, case, name, value)
@@ -223,18 +233,18 @@ def scores_of(answer: Message, site: Site, split: str, metric: str | None = None
 
 
 def personal_of(
-    answer: Message, site: Site, split: str, metric: str | None, *, needed: bool
-) -> dict[str, tuple[str, list[Score]]]:
-    """By site: digest and scores of its personal predictor; nothing where it has lost it."""
+    answer: Message, read: Callable[[Message], list[Scored]], *, needed: bool
+) -> tuple[str, list[Scored]] | None:
+    """Digest and scores of a site's personal predictor; None where it has lost it."""
     own = answer.facts.get("personal")
     if own is None and needed:
         raise BadReply(LOST)
     if own is None:
-        return {}
+        return None
     if not isinstance(own, dict):
         raise BadReply(f"sent {from_outside(own)} for its personal model")
-    scores = scores_of(Message({}, {"scores": own.get("scores")}), site, split, metric)
-    return {site.name: (digest_in(own, "digest"), scores)}
+    scores = read(Message({}, {key: said for key, said in own.items() if key != "digest"}))
+    return digest_in(own, "digest"), scores
 
 
 def _refuse_holes(

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.errors import FederationError
+from autofedavg.core.halves import half_size
 from autofedavg.core.local_rules import LocalRule
 from autofedavg.core.site import Facts, Site
 from autofedavg.federation.calls import Ask
+from autofedavg.federation.disclosure import ScoreRequest, SiteScore, means_wanted
+from autofedavg.federation.loss_calls import LossCalls
 from autofedavg.federation.messages import (
     Message,
-    Score,
     Scores,
     arrays_of,
     bag_of,
@@ -24,14 +26,11 @@ from autofedavg.federation.replies import (
     lacks,
     no_arrays,
     number,
-    personal_of,
-    scores_of,
 )
 from autofedavg.federation.settings import Exchange
-from autofedavg.federation.steps import LearningCalls
 
 
-class ScoringCalls(LearningCalls):
+class ScoringCalls(LossCalls):
     """Scores of models at the clients.
 
     Attributes:
@@ -49,7 +48,7 @@ class ScoringCalls(LearningCalls):
     _remote: bool
     _validated: tuple[int, Model, Bank, Scores, dict[str, float]] | None
     personal: PersonalModels
-    personal_rows: dict[str, list[Score]]
+    personal_rows: dict[str, list[SiteScore]]
 
     @property
     def K(self) -> int:
@@ -64,6 +63,7 @@ class ScoringCalls(LearningCalls):
         record: bool = False,
         t: int | None = None,
         personal: LocalRule | None = None,
+        half: int | None = None,
     ) -> Scores:
         """Scores one model, or a bank as one ensemble, on every client's cases of a split.
 
@@ -80,12 +80,14 @@ class ScoringCalls(LearningCalls):
             t: the round that it belongs to; T for the final test.
             personal: the rule whose personal predictors are scored as well, each at its own site;
                 `personal` then has their digests and scores.
+            half: score a half of the split's cases only, 0 or 1 (`core.halves`).
 
         Raises:
             FederationError: the test split is asked for before training is over.
         """
         known = self._validated
-        if known and split == "validation" and w is known[1] and personal is None:
+        whole = personal is None and half is None
+        if known and split == "validation" and w is known[1] and whole:
             return known[3]
         if split == "test" and not self.training_over and not record:
             raise FederationError(
@@ -94,19 +96,25 @@ class ScoringCalls(LearningCalls):
                 call="evaluate",
                 remedy="use the validation split to choose a model",
             )
-        facts: Facts = {"split": split, **({"t": t} if self._remote else {})}
+        scored = ScoreRequest(split, metric, means_wanted(self.exchange, metric or self.metric))
+        facts: Facts = {"split": split, **({"t": t} if self._remote else {}), **scored.means}
+        facts |= {} if half is None else {"half": half}
         asked = self._evaluations(w, facts, personal)
-        found: dict[str, tuple[str, list[Score]]] = {}
+        found: dict[str, tuple[str, list[SiteScore]]] = {}
         final = split == "test" and not record
 
-        def read(name: str, reply: Message) -> list[Score]:
+        def read(name: str, reply: Message) -> list[SiteScore]:
             site = self.sites[self._position[name]]
             site = site if self._counted else Site(name, {})
+            if half is not None and split in site.cases:
+                site = Site(name, {split: half_size(site.cases[split], half)})
             if lacks(reply):
                 raise BadReply(LOST)
-            if "personal" in asked[name].facts:
-                found.update(personal_of(reply, site, split, metric, needed=final))
-            return scores_of(reply, site, split, metric)
+
+            both = "personal" in asked[name].facts
+            rows, own = scored.read(reply, site, both=both, needed=final)
+            found.update(own)
+            return rows
 
         def mend(name: str, reply: Message) -> Message | None:
             if not isinstance(w, Model) or not lacks(reply):
@@ -145,7 +153,7 @@ class ScoringCalls(LearningCalls):
         return {k: self._sender.message(k, w, each.get(k, facts)) for k in self.names}
 
     def _note_personal(
-        self, found: Mapping[str, tuple[str, list[Score]]], metric: str | None
+        self, found: Mapping[str, tuple[str, list[SiteScore]]], metric: str | None
     ) -> None:
         self.personal_rows = {name: scores for name, (_, scores) in found.items()}
         for name, (digest, scores) in found.items():

@@ -15,6 +15,8 @@ CALLS = (
     "share_models",
     "update_beta",
     "differentiate",
+    "mixture_losses",
+    "model_losses",
     "share_keys",
     "masked_gradient",
     "evaluate",
@@ -22,6 +24,7 @@ CALLS = (
     "class_counts",
 )
 
+Disclosure = Literal["all", "means"]
 Encoding = Literal["float32", "bfloat16", "difference"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Clients = Annotated[int, Field(ge=0)]
@@ -61,6 +64,12 @@ class Exchange(Settings):
     )
     up: Encoding = setting(
         "float32", origin="ours", help="models on their way to the server; float32 is exact"
+    )
+
+    disclose: Disclosure = setting(
+        "all",
+        origin="ours: decision 64",
+        help="scores that leave a site: all, of every case; means, a mean and a count a metric",
     )
 
     @field_validator("deadlines", "quorums")

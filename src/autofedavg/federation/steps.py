@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from autofedavg.core.errors import FederationError
 from autofedavg.core.mixture import Mixture
 from autofedavg.core.plan import Plan, Update
 from autofedavg.core.seeds import Purpose
+from autofedavg.core.site import Facts
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.encoding import Sender
 from autofedavg.federation.messages import Message, arrays_of
@@ -23,6 +24,8 @@ from autofedavg.federation.share_models import Sharing
 
 if TYPE_CHECKING:
     from autofedavg.federation.port import Federation
+
+Found = TypeVar("Found")
 
 
 def at_server(federation: Federation, plan: Plan, t: int, w_k: Bank) -> Update:
@@ -68,35 +71,55 @@ class LearningCalls:
         Returns:
             theta^{s,k}, the stepped parameters of beta (beta^{s,k} itself but for `softplus`).
         """
-        shared = self._sharing.shared
+        replies = self._ask_holders(
+            "update_beta", {"beta": beta}, {"t": t, "s": s, **how}, lambda r: theta_of(r, beta, s)
+        )
+        return self._without_losses(replies)
+
+    def _ask_holders(
+        self,
+        call: str,
+        arrays: Mapping[str, Tensor],
+        facts: Facts,
+        read: Callable[[Message], Found],
+    ) -> dict[str, Found]:
+        """Asks all clients that were sent the models; those that have lost them, once more.
+
+        Args:
+            call: its name.
+            arrays: of the message to every client.
+            facts: its plain values, `t` and `s` among them.
+            read: makes something of a reply.
+        """
+        shared, t, s = self._sharing.shared, int(facts["t"]), int(facts["s"])
         if shared is None:
             raise FederationError(
                 "no models have been shared yet",
                 client="all",
-                call="update_beta",
+                call=call,
                 round=t,
                 remedy="call share_models first",
             )
-        message = Message({"beta": beta}, {"t": t, "s": s, "digest": shared.digest, **how})
+        message = Message(arrays, {**facts, "digest": shared.digest})
         forgetful: list[str] = []
 
-        def read(name: str, reply: Message) -> tuple[Tensor, float] | None:
+        def read_or_note(name: str, reply: Message) -> Found | None:
             if not lacks(reply):
-                return theta_of(reply, beta, s)
+                return read(reply)
             if name in forgetful:
                 raise BadReply("cannot keep the models it is sent")
             forgetful.append(name)
             return None
 
         asked = dict.fromkeys(shared.sites, message)
-        stepped = self._calls.ask(Ask("update_beta", asked, read, t, s))
+        found = self._calls.ask(Ask(call, asked, read_or_note, t, s))
         if forgetful:
-            there = len(stepped) - len(forgetful)
-            needed = max(0, self._calls.needed("update_beta", len(asked)) - there)
+            there = len(found) - len(forgetful)
+            needed = max(0, self._calls.needed(call, len(asked)) - there)
             back = self._sharing.deliver(t, shared, dict.fromkeys(forgetful, ()), s, needed)
             asked = dict.fromkeys(back, message)
-            stepped |= self._calls.ask(Ask("update_beta", asked, read, t, s, needed))
-        return self._without_losses({name: found for name, found in stepped.items() if found})
+            found |= self._calls.ask(Ask(call, asked, read_or_note, t, s, needed))
+        return {name: reply for name, reply in found.items() if reply is not None}
 
     def differentiate(
         self, t: int, s: int, w: Model, sites: Sequence[str], length: int, **how: Any
@@ -118,7 +141,7 @@ class LearningCalls:
         parcel = self._sender.parcel(w)
         message = Message(parcel.arrays, {**facts, **self._sender.sent})
 
-        def read(_: str, reply: Message) -> tuple[Tensor, float]:
+        def read(_: str, reply: Message) -> tuple[Tensor, float | None]:
             return gradient_of(reply, length, w.values.dtype, s)
 
         def mend(_: str, reply: Message) -> Message | None:
@@ -157,9 +180,13 @@ class LearningCalls:
         names = self._calls.names
         return {name: [losses.get(name) for losses in taken] for name in names} if taken else {}
 
-    def _without_losses(self, replies: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
-        """What clients found in a step; their losses are kept."""
-        self._losses.append({name: loss for name, (_, loss) in replies.items()})
+    def _without_losses(
+        self, replies: Mapping[str, tuple[Tensor, float | None]]
+    ) -> dict[str, Tensor]:
+        """What clients found in a step; their losses are kept, where they send them."""
+        losses = {name: loss for name, (_, loss) in replies.items() if loss is not None}
+        if losses or not replies:
+            self._losses.append(losses)
         return {name: found for name, (found, _) in replies.items()}
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.core.bank import LayerKind, Layout
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.blind import BOUNDS, BlindPlan
+from autofedavg.core.call_schedule import CallSchedule
 from autofedavg.core.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
+from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.federation.steps import at_server
@@ -23,6 +26,8 @@ from autofedavg.methods.base import About, Method
 from autofedavg.methods.shared.blind import CAUTION, Blind, check_exchange, check_sites
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
+
+Interval = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
 class AutoFedAvg(Method):
@@ -50,8 +55,16 @@ class AutoFedAvg(Method):
         help="who steps on beta: clients, on all models; the server, on their gradients; or each "
         "client on its own number, with masked sums (blind)",
     )
-    t0: int = setting(
-        1, origin="paper Sec. 4.2.1", help="rounds between two LearnAggWeight calls", ge=1
+    t0: Interval = setting(
+        1,
+        origin="paper Sec. 4.2.1; ours: decision 63 (auto)",
+        help="rounds between two LearnAggWeight calls; auto: as long as calls pay",
+    )
+    when_idle: Literal["stay", "sizes"] = setting(
+        "stay",
+        origin="ours: decision 63",
+        help="weights after a call of t0 = 'auto' that did not pay: those before it; or n_k/n, "
+        "unless they are better than n_k/n",
     )
     S: int = setting(
         lambda known: 1 if known.get("learning") == "blind" else 20,
@@ -151,6 +164,10 @@ class AutoFedAvg(Method):
                 "steps_per_message > 1 needs learning = 'clients': the server needs a gradient "
                 "for every step"
             )
+        if self.when_idle == "sizes" and self.t0 != "auto":
+            raise ValueError(
+                f"when_idle = 'sizes' needs t0 = 'auto': with t0 = {self.t0} no call is judged"
+            )
         if self.smoothing and self.weights == "network":
             raise ValueError("smoothing needs weights = 'layer': one alpha has no neighbours")
         try:
@@ -168,6 +185,8 @@ class AutoFedAvg(Method):
                     f"{name} = {getattr(self, name)!r} does nothing with learning = 'blind', one "
                     f"step a call that each client takes alone; leave it out, or set {only!r}"
                 )
+        if self.t0 == "auto":
+            raise ValueError("t0 = 'auto' is not possible with learning = 'blind'; use a number")
         if self.constraint == "dirichlet" and self.keep_above_one != "floor":
             raise ValueError("learning = 'blind' needs keep_above_one = 'floor'")
         low, high = BOUNDS[self.constraint]
@@ -188,10 +207,11 @@ class AutoFedAvg(Method):
         return self.blind().bytes_of(layout)
 
     def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
-        calls, fedavg = T // self.t0, 2 * T * layout.nbytes
+        calls = CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
+        fedavg = 2 * T * layout.nbytes
         S = 20 if self.learning == "blind" else self.S
         blind = self if self.learning == "blind" else AutoFedAvg(learning="blind")
-        sums = (T - 1) // self.t0 * blind.sketched_bytes(layout)
+        sums = calls * blind.sketched_bytes(layout)  # at most: none after the last round
         return {
             "clients": calls * (sites - 1) * layout.nbytes / fedavg,
             f"server (S = {S})": 2 * calls * S * layout.nbytes / fedavg,
@@ -240,7 +260,7 @@ class AutoFedAvg(Method):
         """The constants of Algorithm 1 for a network."""
         return Plan(
             T=T,
-            t0=self.t0,
+            t0=1 if self.t0 == "auto" else self.t0,
             S=self.S,
             gamma=self.gamma(),
             optimiser=BetaOptimiser(self.beta_optimiser, self.beta_rate),
@@ -255,6 +275,8 @@ class AutoFedAvg(Method):
             trainable=layout.trainable,
             by_size=self.objective == "size",
             clip=self.clip_steps,
+            judge=PayingCalls if self.t0 == "auto" else None,
+            to_sizes=self.when_idle == "sizes",
         )
 
     def blind(self) -> Blind:
@@ -268,13 +290,24 @@ class AutoFedAvg(Method):
             self.show_weights,
         )
         by_size = self.objective == "size"
-        return Blind(plan, self.t0, self.learn_on, self.mode, self.batches, by_size)
+        t0 = 1 if self.t0 == "auto" else self.t0
+        return Blind(plan, t0, self.learn_on, self.mode, self.batches, by_size)
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
-        asked = super().asks(t, T, layout)
+        """What round t may ask: with t0 = "auto" no site knows which rounds call LearnAggWeight."""
+        asked, plan = super().asks(t, T, layout), self.plan(layout, T)
         if self.learning == "blind":
             return asked | self.blind().asks(t, T)
-        return asked if t % self.t0 else asked | self.plan(layout, T).asks()
+        return asked if t % plan.t0 else asked | plan.asks()
+
+    def calls(self, T: int, layout: Layout) -> Counter[str]:
+        """The messages of T rounds; with t0 = "auto" the most that they can be."""
+        if self.t0 != "auto":
+            return super().calls(T, layout)
+        every, learning = super().asks(1, T, layout), self.plan(layout, T).asks()
+        found = Counter({call: T * len(messages) for call, messages in every.items()})
+        most = CallSchedule.most(T)
+        return found + Counter({call: most * len(messages) for call, messages in learning.items()})
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

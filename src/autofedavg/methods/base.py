@@ -62,6 +62,8 @@ class Method(Settings):
 
     about: ClassVar[About | None] = None
     needs_proxy: ClassVar[bool] = False  # whether it needs data at the server
+    needs_losses: ClassVar[bool] = False  # whether it weighs clients by their training losses
+    one_network: ClassVar[bool] = True  # whether all w_k are models of the task's network
 
     @property
     def learns_on(self) -> str | None:
@@ -88,6 +90,10 @@ class Method(Settings):
 
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
         """Why, with these sites, network and training, it must equal FedAvg; nothing if not."""
+        return ""
+
+    def unsuited(self, training: Training) -> str:
+        """Why it works badly with this local training; nothing if it does not."""
         return ""
 
     def cautions(self, sites: int) -> list[str]:

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from autofedavg.core.bank import Model
+from autofedavg.core.bank import Layout, Model
 from autofedavg.core.settings import setting
+from autofedavg.core.trainer import Training
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About
 
@@ -30,6 +31,10 @@ class FedAvgM(AveragingMethod):
     server_rate: float = setting(
         1.0, origin="derived from the method's paper", help="eta_s", gt=0, allow_inf_nan=False
     )
+
+    def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
+        plain = self.momentum == 0 and self.server_rate == 1
+        return "the server's step is the mean update" if plain else ""
 
     def aggregate(self, at: Aggregation) -> Model:
         before = at.memory.get("velocity")

@@ -19,6 +19,7 @@ class FedCostWAvg(AveragingMethod):
     """
 
     name: Literal["fedcostwavg"] = "fedcostwavg"
+    needs_losses: ClassVar[bool] = True
     about: ClassVar[About] = About(
         family="weights from losses and counts",
         paper="Maechler et al. 2021, FeTS challenge, arXiv 2111.08649",

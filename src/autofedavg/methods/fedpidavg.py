@@ -24,6 +24,7 @@ class FedPIDAvg(AveragingMethod):
     """
 
     name: Literal["fedpidavg"] = "fedpidavg"
+    needs_losses: ClassVar[bool] = True
     about: ClassVar[About] = About(
         family="weights from losses and counts",
         paper="Maechler et al. 2022, FeTS challenge, arXiv 2304.12117",

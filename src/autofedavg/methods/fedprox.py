@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from autofedavg.core.bank import Layout
 from autofedavg.core.local_rules import Prox
 from autofedavg.core.settings import setting
+from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest
 from autofedavg.methods.averaging import AveragingMethod
 from autofedavg.methods.base import About
@@ -26,6 +27,9 @@ class FedProx(AveragingMethod):
     mu: float = setting(
         0.001, origin="paper Sec. 4.2.1", help="strength of the pull to the global model", ge=0
     )
+
+    def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
+        return "" if self.mu else "mu is 0: nothing pulls"
 
     def local(self, layout: Layout) -> LocalRequest:
         return LocalRequest(Prox(mu=self.mu)) if self.mu else LocalRequest()

@@ -32,7 +32,8 @@ class Median(AveragingMethod):
     )
 
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
-        return "the median of two models is their mean: even weights" if sites == 2 else ""
+        said = {1: "one site has all the weight", 2: "the median of two models is their mean"}
+        return f"{said[sites]}: even weights" if sites in said else ""
 
     def aggregate(self, at: Aggregation) -> Model:
         at.alpha = None

@@ -48,6 +48,14 @@ class QFedAvg(AveragingMethod):
     def cautions(self, sites: int) -> list[str]:
         return ["A bad site has a large loss, so it gains weight."]
 
+    def unsuited(self, training: Training) -> str:
+        if self.q == 0 or training.optimiser == "sgd":
+            return ""
+        return (
+            f"q-fedavg reads gradients from updates, which it takes for SGD's. With "
+            f"{training.optimiser} its steps are very short: set training.optimiser to 'sgd'"
+        )
+
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
         return "q is 0: even weights" if self.q == 0 else ""
 

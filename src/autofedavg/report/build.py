@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,40 +14,48 @@ from autofedavg.core.errors import RunError
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.report import draw, provenance
 from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
+from autofedavg.report.ceiling import ceiling_table
 from autofedavg.report.costs import speed_table, time_table, traffic_table
 from autofedavg.report.differences import differences_table
 from autofedavg.report.examples import example_cases
+from autofedavg.report.families import under_headings
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.formats import FORMATS
 from autofedavg.report.gallery import Examples, Group, Key, sheet
 from autofedavg.report.over_rounds import events_table, learning_table, rounds_table, tested_table
 from autofedavg.report.page import Drawn, drawn, page
+from autofedavg.report.paying import paying_table
+from autofedavg.report.privacy import privacy_table
 from autofedavg.report.read import read_results
 from autofedavg.report.repeats import Results, stem
+from autofedavg.report.seed_gains import seeds_table
 from autofedavg.report.tables import (
     Table,
     personal_table,
     scores_table,
     sites_table,
     weights_table,
+    worst_table,
 )
+from autofedavg.report.targets import targets_table
 from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page
 TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part of the page
     "scores": (
         scores_table,
+        worst_table,
         personal_table,
         tested_table,
         rounds_table,
         classes_table,
         sites_table,
     ),
-    "weights": (weights_table, learning_table),
+    "weights": (weights_table, learning_table, paying_table, ceiling_table),
     "training": (events_table,),
-    "cases": (differences_table,),
-    "costs": (traffic_table, time_table, speed_table),
+    "cases": (differences_table, seeds_table),
+    "costs": (targets_table, traffic_table, time_table, speed_table, privacy_table),
     "origins": provenance.TABLES,
 }
 
@@ -74,15 +82,8 @@ class Report:
     @property
     def files(self) -> dict[str, Callable[[], bytes]]:
         """Every file beside the page: its name, and what makes its content."""
-        made: dict[str, Callable[[], bytes]] = {}
-        for table in chain.from_iterable(self.tables.values()):
-            for ending, write in FORMATS.values():
-                made[f"tables/{table.name}.{ending}"] = _text(write, table)
-        for figure in chain.from_iterable(self.figures.values()):
-            name = f"figures/{figure.figure.name}"
-            made[f"{name}.svg"] = partial(str.encode, figure.svg)
-            made[f"{name}.pdf"] = partial(draw.pdf, figure.svg)
-            made[f"{name}.csv"] = _text(Figure.csv, figure.figure)
+        tables, figures = (chain(*of.values()) for of in (self.tables, self.figures))
+        made = files_of(tables, figures)
         for group in self.examples.groups:
             name = f"figures/{group.name}"
             made[f"{name}.svg"] = _text(sheet, group, self.examples.key)
@@ -97,19 +98,47 @@ class Report:
         Returns:
             The page's file.
         """
-        if out.exists() and not out.is_dir():
-            raise RunError("this is a file", where=str(out), remedy="name a folder for the report")
-        with disk_errors(out, "report again"):
-            _forget(out, set(self.files))
-            for done, (name, make) in enumerate(self.files.items(), 1):
-                path = out / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(make())
-                if progress:
-                    progress("writing files", done, len(self.files))
-            write_atomically(out / "index.html", self.page().encode())
-            write_atomically(out / LISTED, json.dumps(sorted(self.files), indent=1).encode())
-        return out / "index.html"
+        return write_files(out, self.files, self.page, progress)
+
+
+def files_of(tables: Iterable[Table], figures: Iterable[Drawn]) -> dict[str, Callable[[], bytes]]:
+    """Tables and figures as files: names, and what makes their content."""
+    made: dict[str, Callable[[], bytes]] = {}
+    for table in tables:
+        for ending, write in FORMATS.values():
+            made[f"tables/{table.name}.{ending}"] = _text(write, table)
+    for figure in figures:
+        name = f"figures/{figure.figure.name}"
+        made[f"{name}.svg"] = partial(str.encode, figure.svg)
+        made[f"{name}.pdf"] = partial(draw.pdf, figure.svg)
+        made[f"{name}.csv"] = _text(Figure.csv, figure.figure)
+    return made
+
+
+def write_files(
+    out: Path,
+    files: Mapping[str, Callable[[], bytes]],
+    page: Callable[[], str],
+    progress: Progress | None = None,
+) -> Path:
+    """Writes a report's files below a folder, the page last; removes those of the one before.
+
+    Returns:
+        The page's file.
+    """
+    if out.exists() and not out.is_dir():
+        raise RunError("this is a file", where=str(out), remedy="name a folder for the report")
+    with disk_errors(out, "report again"):
+        _forget(out, set(files))
+        for done, (name, make) in enumerate(files.items(), 1):
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(make())
+            if progress:
+                progress("writing files", done, len(files))
+        write_atomically(out / "index.html", page().encode())
+        write_atomically(out / LISTED, json.dumps(sorted(files), indent=1).encode())
+    return out / "index.html"
 
 
 def build_report(
@@ -137,11 +166,26 @@ def build_report(
         MissingExtra: the packages that draw are not installed.
     """
     results = read_results(paths, baseline, progress, spare_damaged=spare_damaged)
+    return report_on(results, examples=examples, method=method, progress=progress)
+
+
+def report_on(
+    results: Results,
+    *,
+    examples: Examples | bool = True,
+    method: str = "",
+    progress: Progress | None = None,
+    mark: str = "",
+) -> Report:
+    """Draws all that can be drawn from what was read, as `build_report` does.
+
+    The mark tells a study's figures from those of others in one page.
+    """
     specified = all_figures(results)
     figures: dict[str, list[Drawn]] = {part: [] for part in specified}
     wanted = [(part, figure) for part in specified for figure in specified[part]]
     for done, (part, figure) in enumerate(wanted, 1):
-        figures[part].append(drawn(figure))
+        figures[part].append(drawn(figure, mark))
         if progress:
             progress("drawing figures", done, len(wanted))
     if examples is True:
@@ -165,9 +209,17 @@ def _forget(out: Path, kept: set[str]) -> None:
 def report_tables(results: Results) -> dict[str, list[Table]]:
     """The tables by the part of the page they belong to; only those that have rows."""
     return {
-        part: [table for make in makers if (table := make(results))]
+        part: [under_headings(results, table) for make in makers if (table := make(results))]
         for part, makers in TABLES.items()
     }
+
+
+def printed_tables(results: Results) -> list[Table]:
+    """The tables that a terminal shows: scores, weights, and targets where some were given."""
+    made = report_tables(results)
+    wanted = {"weights", "targets"} if results.targets else {"weights"}
+    others = (*made["costs"], *made["weights"])
+    return [*made["scores"], *(table for table in others if table.name in wanted)]
 
 
 def _text(write: Callable[..., str], *what: Any) -> Callable[[], bytes]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from autofedavg.core.evaluation import case_means, summarise
+from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.report.formats import to_sheet
 from autofedavg.report.repeats import Results, Row
 from autofedavg.report.tables import Table, mark_best, percent_cell
@@ -19,7 +20,8 @@ class CaseTable:
 
     Attributes:
         models: "global", "local-<site>", ... in order.
-        lines: (site, case, scores in percent, one per model; None where it was not tested).
+        lines: (site, case, scores in percent, one per model; None where it was not tested); empty
+            where sites disclosed means alone.
     """
 
     row: Row
@@ -36,23 +38,23 @@ def case_tables(results: Results) -> list[CaseTable]:
     made = []
     for row in results.rows:
         whole = list(row.whole.values())
-        found = {tested.model for scores in whole for tested, _ in scores.columns()}
+        found = {tested.model for scores in whole for tested in scores.groups}
         models = tuple(sorted(found, key=lambda model: (not model.startswith("global"), model)))
         means = [case_means(whole, row.metric, model) for model in models]
         lines = tuple(
             (*key, tuple(100 * known[key] if key in known else None for known in means))
             for key in sorted({key for known in means for key in known})
         )
-        if lines:
+        if lines or row.by_means:
             made.append(CaseTable(row, models, lines))
     return made
 
 
 def case_file(row: Row) -> str:
-    """All test scores of a row as CSV, seed by seed and case by case."""
-    heads = [["seed", "model", "site", "split", "case", "metric", "value"]]
-    lines = ([s, *score[:-1], score.value] for s, scores in row.whole.items() for score in scores)
-    return to_sheet(chain(heads, lines))
+    """All test scores of a row as CSV, seed by seed and case by case, or site by site."""
+    heads = MeanRow._fields if row.by_means else ScoreRow._fields
+    lines = ([seed, *score] for seed, scores in row.whole.items() for score in scores)
+    return to_sheet(chain([["seed", *heads]], lines))
 
 
 def classes_table(results: Results) -> Table | None:
@@ -62,7 +64,7 @@ def classes_table(results: Results) -> Table | None:
             tested.metric
             for row in results.rows
             for scores in row.whole.values()
-            for tested, _ in scores.columns()
+            for tested in scores.groups
             if tested.metric.startswith(f"{row.metric}:")
         }
     )

@@ -45,6 +45,8 @@ def _scores_text(made: Comparison) -> str:
     told = f"{metrics} on test cases, percent\n" + _columns([NUMBERS, *lines], numbers=True)
     if any(pair.test for pair in made.scores):
         told += "\np: Wilcoxon signed-rank over the same test cases, two-sided"
+    if any(side.row.by_means for side in made.sides.values()):
+        told += "\nno test over cases: sites disclosed means alone (exchange.disclose)"
     if made.seeds and any(side.seeds != set(made.seeds) for side in made.sides.values()):
         said = "seed" if len(made.seeds) == 1 else "seeds"
         listed = ", ".join(map(str, made.seeds))

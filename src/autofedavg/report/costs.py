@@ -10,17 +10,19 @@ from autofedavg.experiment.folder import LOADERS
 from autofedavg.report.repeats import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, table_of
 
+STEPS = (
+    *("update_beta", "differentiate", "mixture_losses", "model_losses"),
+    *("share_keys", "masked_gradient"),
+)
 # What the requests of a round are for. Models travel within the calls that need them.
 BYTES = {
     "training": ("local_train",),
-    "learning weights": (
-        *("share_models", "update_beta", "differentiate", "share_keys", "masked_gradient"),
-    ),
+    "learning weights": ("share_models", *STEPS),
     "evaluating": ("evaluate", "validate_local"),
 }
 SECONDS = {
     "training": ("local_train",),
-    "learning weights": ("update_beta", "differentiate", "share_keys", "masked_gradient"),
+    "learning weights": STEPS,
     "moving models": ("share_models",),
     "evaluating": ("evaluate", "validate_local"),
 }
@@ -154,9 +156,10 @@ def _models_a_call(method: Mapping[str, Any], line: Mapping[str, Any]) -> float:
     """Models, and gradients as large, that a LearnAggWeight call moves per client."""
     if "blind" in line:
         return float(2 * line["blind"]["numbers"] / line["blind"]["of"])
-    return float(
-        2 * int(method["S"]) if method.get("learning") == "server" else len(line["alpha"]) - 1
-    )
+    if method.get("learning") != "server":
+        return float(len(line["alpha"]) - 1)
+    judged = 0 if method.get("t0") != "auto" else 3 if method.get("when_idle") == "sizes" else 2
+    return float(2 * int(method["S"]) + judged)
 
 
 def _calls(row: Row) -> Iterator[Mapping[str, Mapping[str, Any]]]:

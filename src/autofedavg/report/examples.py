@@ -16,6 +16,7 @@ from autofedavg.report.gallery import IMAGE, LABEL, ExampleCase, Examples, Key, 
 from autofedavg.report.picks import (
     GAIN,
     LOSS,
+    MEANS_ALONE,
     ONLY,
     Pick,
     Tested,
@@ -61,6 +62,8 @@ def example_cases(results: Results, method: str = "", progress: Progress | None 
             raise RunError("there is no baseline to compare with", remedy="name one")
         if chosen is baseline:
             raise RunError(f"{baseline.label} is the baseline itself", remedy="name another row")
+        if baseline.by_means or (chosen and chosen.by_means):
+            raise RunError(MEANS_ALONE)
         if chosen is None:
             chosen, rule = pick_row(results, baseline)
         return _examples((baseline, chosen), rule, progress)

@@ -15,14 +15,15 @@ from autofedavg.report.tables import Cell, Table
 
 def to_text(table: Table) -> str:
     """Aligned columns for a terminal or a log."""
-    body = [
-        [printable(label), *(shown_cell(cell, table, printable, "*", "") for cell in cells)]
-        for label, cells in table.rows
-    ]
+    body: list[list[str]] = []
+    for family, label, cells in table.headed:
+        body += [[""], [family]] if family else []
+        shown = (shown_cell(cell, table, printable, "*", "") for cell in cells)
+        body.append([printable(label), *shown])
     lines = aligned([["", *map(printable, table.heads)], *body])
     lines.insert(1, ["-" * len(head) for head in lines[0]])
-    shown = ["  ".join(line).rstrip() for line in lines]
-    return "\n".join([printable(table.title), "", *shown, "", *map(printable, table.notes)]) + "\n"
+    text = ["  ".join(line).rstrip() for line in lines]
+    return "\n".join([printable(table.title), "", *text, "", *map(printable, table.notes)]) + "\n"
 
 
 def to_markdown(table: Table) -> str:
@@ -30,7 +31,8 @@ def to_markdown(table: Table) -> str:
     lines = [f"**{_md(table.title)}**", ""]
     lines.append("| | " + " | ".join(_md(head) for head in table.heads) + " |")
     lines.append("| --- |" + " ---: |" * len(table.heads))
-    for label, cells in table.rows:
+    for family, label, cells in table.headed:
+        lines += [f"| *{_md(family)}* |" + " |" * len(cells)] if family else []
         shown = [shown_cell(cell, table, _md, "**", "**") for cell in cells]
         lines.append(f"| {_md(label)} | " + " | ".join(shown) + " |")
     return "\n".join([*lines, "", *(f"{_md(note)}  " for note in table.notes)]) + "\n"
@@ -41,7 +43,9 @@ def to_latex(table: Table) -> str:
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.title)}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
     lines += [" & ".join(["", *(_tex(head) for head in table.heads)]) + r" \\", r"\midrule"]
-    for label, cells in table.rows:
+    for family, label, cells in table.headed:
+        whole = rf"\multicolumn{{{len(cells) + 1}}}{{l}}{{\textit{{{_tex(family)}}}}} \\"
+        lines += [r"\addlinespace", whole] if family else []
         shown = [shown_cell(cell, table, _tex, r"\textbf{", "}") for cell in cells]
         # After a line's end, TeX takes "[" or "*" for an option of it.
         safe = f"{{}}{_tex(label)}" if label.startswith(("[", "*")) else _tex(label)
@@ -54,13 +58,14 @@ def to_latex(table: Table) -> str:
 def to_csv(table: Table) -> str:
     """Full precision: mean, spread over repeats, and p value of each column."""
     kinds = ("",) if table.words else ("", " sd", " p")
-    lines: list[list[object]] = [["row"]]
+    lines: list[list[object]] = [["row", *(["family"] if table.families else [])]]
     lines[0] += [f"{head}{kind}" for head in table.heads for kind in kinds]
-    for label, cells in table.rows:
-        line: list[object] = [label]
+    for number, (label, cells) in enumerate(table.rows):
+        line: list[object] = [label, *table.families[number : number + 1]]
         for cell in cells:
             numbers = (cell.value, cell.spread, cell.test.p if cell.test else None)
             exact = ["" if number is None else repr(number) for number in numbers]
+            exact[0] = exact[0] or cell.text  # such as "not reached"
             line += [cell.text] if table.words else exact
         lines.append(line)
     return to_sheet(lines)
@@ -69,14 +74,17 @@ def to_csv(table: Table) -> str:
 def to_json(table: Table) -> str:
     """Full precision, with the test behind each dagger."""
     rows = []
-    for label, cells in table.rows:
+    for number, (label, cells) in enumerate(table.rows):
         columns: dict[str, object] = {}
+        known: dict[str, object]
         for head, cell in zip(table.heads, cells, strict=True):
             test = cell.test._asdict() if cell.test else None
-            columns[head] = (
-                cell.text if table.words else {"value": cell.value, "sd": cell.spread, "test": test}
-            )
-        rows.append({"row": label, "columns": columns})
+            known = {"value": cell.value, "sd": cell.spread, "test": test}
+            if cell.value is None and cell.text:  # such as "not reached"
+                known["text"] = cell.text
+            columns[head] = cell.text if table.words else known
+        family = {"family": table.families[number]} if table.families else {}
+        rows.append({"row": label, **family, "columns": columns})
     content = {"name": table.name, "title": table.title, "rows": rows, "notes": list(table.notes)}
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 

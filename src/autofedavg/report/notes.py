@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autofedavg.core.evaluation import site_means
 from autofedavg.experiment.selection import where_tested
 from autofedavg.report.repeats import Repeat, Results, Row, seed_and_fold
 
@@ -19,7 +20,15 @@ def notes_of(results: Results) -> list[str]:
     if folds:
         which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
         notes.append(f"Every repeat pools the test cases of {which}.")
-    if baseline := results.baseline_row:
+    hidden = [row.label for row in results.rows if row.by_means]
+    if hidden:
+        who = "" if len(hidden) == len(results.rows) else f" of {', '.join(hidden)}"
+        notes.append(
+            f"Sites{who} disclosed means alone (exchange.disclose): there are no scores, names or "
+            "sizes of cases, so there is no test over cases and no picture of one."
+        )
+    tested = results.pairings or not results.without_test
+    if (baseline := results.baseline_row) and tested and not baseline.by_means:
         notes.append(
             f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
         )
@@ -99,15 +108,20 @@ def _repeats(results: Results) -> str:
 
 
 def _tested(results: Results) -> str:
-    """Test cases per site, of the run that has most of them."""
+    """Test cases per site, of the run that has most of them; by count where names are unknown."""
     names: dict[str, set[str]] = {site: set() for site in results.sites}
     for row in results.rows:
         for scores in list(row.whole.values())[:1]:  # all repeats test the same cases
             for tested, column in scores.columns():
                 names[tested.site].update(column.cases)
+    counts = {site: len(cases) for site, cases in names.items()}
+    for row in results.rows:
+        for scores in list(row.whole.values())[:1]:
+            for tested, mean in site_means(scores, row.metric):
+                counts[tested.site] = max(counts[tested.site], mean.cases)
     if results.many_sites:
-        return f"{sum(map(len, names.values()))} in all"
-    return ", ".join(f"{len(cases)} of {site}" for site, cases in names.items())
+        return f"{sum(counts.values())} in all"
+    return ", ".join(f"{n} of {site}" for site, n in counts.items())
 
 
 def _absences(row: Row, K: int) -> list[str]:
@@ -162,7 +176,7 @@ def selects(repeat: Repeat) -> bool:
 
 def untested(repeat: Repeat) -> list[str]:
     """The sites that a finished run has test cases of and no score from (decision 45)."""
-    there = {tested.site for tested, _ in repeat.scores.columns(split="test")}
+    there = {tested.site for tested in repeat.scores.groups if tested.split == "test"}
     cases = repeat.environment.get("data", {}).get("cases", {})
     return [site for site in cases if there and site not in there and cases[site].get("test", 1)]
 

@@ -84,7 +84,7 @@
   // Paper cannot be opened further: where the numbers come from is printed in full.
   const opened = [];
   window.addEventListener("beforeprint", () => {
-    for (const part of document.querySelectorAll("#origins details:not([open])")) {
+    for (const part of document.querySelectorAll(".origins details:not([open])")) {
       part.open = true;
       opened.push(part);
     }

@@ -12,6 +12,9 @@ from autofedavg.report.tables import mean_known
 MEDIAN, GAIN, LOSS, ONLY = "median difference", "largest gain", "largest loss", "only case"
 
 
+MEANS_ALONE = "sites disclosed means alone (exchange.disclose), so there is no case to choose"
+
+
 class Tested(NamedTuple):
     """A case's score, and the run that tested it."""
 
@@ -56,6 +59,8 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
     """
     rest = [row for row in results.rows if row.name != baseline.name]
     others = [row for row in rest if shared_seed(baseline, row) is not None]
+    if not others and any(row.by_means for row in rest):
+        raise RunError(MEANS_ALONE)
     if not others:
         raise RunError(
             "no row beside the baseline is finished and has a global model",

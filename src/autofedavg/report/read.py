@@ -24,6 +24,7 @@ from autofedavg.experiment.folder import (
 )
 from autofedavg.experiment.folder_schema import HUGE
 from autofedavg.experiment.machine_paths import entries, run_name, without_paths
+from autofedavg.report.families import in_families
 from autofedavg.report.repeats import Missing, Repeat, Results, Row, shared_settings
 
 if TYPE_CHECKING:  # it brings PyTorch, which a table does not need
@@ -91,7 +92,7 @@ def read_results(
     sizes = data.get("sizes", {})
     return Results(
         str(study.get("title", "Runs")),
-        _told_apart(rows),
+        _told_apart(in_families(rows)),
         str(baseline or study.get("baseline") or ("fedavg" if "fedavg" in names else "")),
         {s: sizes.get(s, sum(parts.values())) for s, parts in sorted(data["cases"].items())},
         str(data["data"]),
@@ -137,6 +138,7 @@ def _read(folder: Ledger) -> Repeat:
             rounds,
             scores,
             _origins(folder.path, text),
+            folder.ceiling(),
         )
 
 
@@ -163,7 +165,7 @@ def _refuse_unfit(
             numbers += per_site if isinstance(per_site, list) else [per_site]
         if not all(number is None or -HUGE <= number <= HUGE for number in numbers):
             raise ValueError(f"round {line['t']} has a number that is not finite, or too large")
-    for tested, _ in scores.columns():
+    for tested in scores.groups:
         if tested.site not in cases:
             raise ValueError(f"scores.csv names {tested.site}, which is no site of this run")
 

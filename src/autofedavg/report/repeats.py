@@ -35,6 +35,7 @@ class Repeat:
 
     Attributes:
         origins: where each value of the configuration comes from, by dotted path.
+        ceiling: what other weights could have gained, where it was measured.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Repeat:
     rounds: list[dict[str, Any]]
     scores: Scores
     origins: Mapping[str, str] = field(default_factory=dict)
+    ceiling: Mapping[str, Any] | None = None
 
     @property
     def finished(self) -> bool:
@@ -64,13 +66,18 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a study: a configuration with its repeats."""
+    """One row of a study: a configuration with its repeats.
+
+    Attributes:
+        family: of its method, where rows are grouped by it.
+    """
 
     name: str
     label: str
     repeats: tuple[Repeat, ...]
     metric: str
     folds: tuple[int | None, ...] = (None,)
+    family: str = ""
 
     @property
     def method(self) -> dict[str, Any]:
@@ -103,6 +110,11 @@ class Row:
                 found[seed] = scores[0] if len(scores) == 1 else Scores.joined(scores)
                 _refuse_doubles(mine, found[seed])
         return found
+
+    @cached_property
+    def by_means(self) -> bool:
+        """Whether sites disclosed means alone, so that there are no scores of cases."""
+        return any(True for repeat in self.finished for _ in repeat.scores.means())
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -138,6 +150,7 @@ class Results:
     Attributes:
         missing: the runs that the studies' own folders lack; empty where single runs are named.
         damaged: what was left out, and why; empty where nothing may be.
+        targets: scores in percent that a reader asks for; empty for those by rule.
     """
 
     title: str
@@ -147,6 +160,7 @@ class Results:
     data: str = ""
     missing: tuple[Missing, ...] = ()
     damaged: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -168,6 +182,15 @@ class Results:
             return {}
         found = {row.name: _paired(row, baseline) for row in self.rows if row is not baseline}
         return {name: pairing for name, pairing in found.items() if pairing.gaps}
+
+    @property
+    def without_test(self) -> list[Row]:
+        """Rows that no test over cases compares with the baseline: sites disclosed means alone."""
+        baseline = self.baseline_row
+        if baseline is None:
+            return []
+        rest = [row for row in self.rows if any(summary.by_site for summary in row.summaries)]
+        return [row for row in rest if row is not baseline and (row.by_means or baseline.by_means)]
 
     @property
     def labels(self) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autofedavg.core.evaluation import SIGNIFICANT, Paired
-from autofedavg.report.differences import shown_p
+from autofedavg.report.ceiling import ceilings, sentence
+from autofedavg.report.differences import mean_gains, shown_p
 from autofedavg.report.repeats import Results
 from autofedavg.report.tables import mean_global
 
@@ -23,6 +24,7 @@ def in_short(results: Results) -> list[str]:
         return [*said, "No run with a global model is finished yet, so there are no test scores."]
     best = max(scores, key=lambda label: scores[label])
     said.append(f"Highest average test score of a global model: {best}, {scores[best]:.2f} %.")
+    said += [sentence(line) for line in {line.label: line for line in ceilings(results)}.values()]
     return said + _against(results, scores) + _caution(results)
 
 
@@ -39,7 +41,22 @@ def _against(results: Results, scores: dict[str, float]) -> list[str]:
                 f"{baseline.label} ({scores[baseline.label]:.2f} %); better in {better} and worse "
                 f"in {worse} of {test.n} test cases, {_verdict(test)}."
             )
-    return said
+    return said + _by_means(results, scores)
+
+
+def _by_means(results: Results, scores: dict[str, float]) -> list[str]:
+    """The same where sites disclosed means alone, so that no test compares cases."""
+    baseline, rows = results.baseline_row, results.without_test
+    if baseline is None:
+        return []
+    gains = {row.label: mean_gains(row, baseline) for row in rows if row.learns}
+    return [
+        f"{label}: {scores[label]:.2f} %, {100 * found[None]:+.2f} points against "
+        f"{baseline.label} ({scores[baseline.label]:.2f} %); not tested over cases, for sites "
+        "disclosed means alone."
+        for label, found in gains.items()
+        if found
+    ]
 
 
 def _verdict(test: Paired) -> str:

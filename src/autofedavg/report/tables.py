@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +40,7 @@ class Table:
 
     Attributes:
         words: whether its cells are words, not numbers.
+        families: of every row, where rows stand under the names of their families.
     """
 
     name: str
@@ -48,6 +50,16 @@ class Table:
     notes: tuple[str, ...] = ()
     decimals: int = 2
     words: bool = False
+    families: tuple[str, ...] = ()
+
+    @property
+    def headed(self) -> Iterator[tuple[str, str, tuple[Cell, ...]]]:
+        """The rows: a heading where a family begins, label and cells."""
+        before = ""
+        families = self.families or ("",) * len(self.rows)
+        for (label, cells), family in zip(self.rows, families, strict=True):
+            yield family.capitalize() if family != before else "", label, cells
+            before = family
 
 
 MEAN = "mean"  # of many sites' own models
@@ -112,6 +124,35 @@ def personal_table(results: Results) -> Table | None:
     )
     heads = ("global test avg", "worst site", "personal avg", "personal worst")
     return table_of("personal", "Personal models", heads, mark_best(rows), notes)
+
+
+def worst_table(results: Results) -> Table | None:
+    """The site that the global model serves worst, next to the average; None with one site."""
+    rows = []
+    for row in results.rows:
+        tested = [summary for summary in row.summaries if len(summary.by_site) > 1]
+        worst = [min((score, site) for site, score in s.by_site.items())[1] for s in tested]
+        below = [(s.global_test_avg or 0.0) - (s.worst_site or 0.0) for s in tested]
+        if tested:
+            cells = [percent_cell(s.global_test_avg for s in tested)]
+            cells += [percent_cell(s.worst_site for s in tested), percent_cell(below)]
+            rows.append((row.label, (*cells, Cell(text=_most_often(worst)))))
+    notes = (
+        "Test score of the global model in percent: mean over sites, and at the site where it is "
+        "lowest, found in every repeat by itself; best of these columns marked.",
+    )
+    heads = ("global test avg", "worst site", "points below avg", "which site")
+    marked = mark_best([(label, cells[:2]) for label, cells in rows])
+    lines = [(label, (*m, *cells[2:])) for (label, m), (_, cells) in zip(marked, rows, strict=True)]
+    return table_of("worst", "Worst site", heads, lines, notes)
+
+
+def _most_often(names: Sequence[str]) -> str:
+    """The name that occurs most often, and how often where it is not always."""
+    ((name, count),) = Counter(names).most_common(1)
+    if count == len(names):
+        return name
+    return f"{name} in {count} of {len(names)}" if count > 1 else "varies"
 
 
 def weights_table(results: Results) -> Table | None:
@@ -179,6 +220,14 @@ def _local_mean(results: Results, row: Row) -> list[Line]:
     )
     cells = (*[Cell()] * len(results.sites), average, *_local_columns(row))
     return [(f"{row.label} - {MEAN}", _from(results, row, cells))]
+
+
+def row_labels(results: Results) -> dict[str, str]:
+    """A table line's label -> the label of the row it belongs to."""
+    known = {row.label: row.label for row in results.rows}
+    for part in (*results.sites, MEAN):
+        known |= {f"{row.label} - {part}": row.label for row in results.rows}
+    return known
 
 
 def _local_columns(row: Row) -> tuple[Cell, Cell]:

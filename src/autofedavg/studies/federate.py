@@ -86,7 +86,8 @@ def federate(
         test_local: where each site's own model is tested after the last round: "full" at all
             sites (K x K tests), "own" at its own site, "none"; "auto" is full up to 32 sites.
         quorum: clients that must reply to a call; 0 for all.
-        exchange: time limits, retries, invalid replies, and how models are encoded.
+        exchange: time limits, retries, invalid replies, how models are encoded, and whether sites
+            disclose the scores of cases or means.
         out: the run folder; an unfinished run in it is resumed. None keeps nothing.
         machine: where to compute.
         watch: called after every round.
@@ -164,11 +165,12 @@ def federate(
 
 def _refuse_another_run(path: Path, settings: dict[str, Any], seed: int) -> None:
     """Refuses to continue a run that began with other settings or another seed."""
-    # Early versions did not record these three defaults.
-    since = {"test_local": "auto", "quorum": 0, "exchange": Exchange().model_dump()}
+    # Early versions did not record these defaults.
+    known = {"test_local": "auto", "quorum": 0, **read_toml(path / "config.toml")}
+    known["exchange"] = {**Exchange().model_dump(), **known.get("exchange", {})}
     before = read_json(path / "environment.json")["seed"]
     other = f"holds seed {before}, not {seed}" if before != seed else ""
-    if {**since, **read_toml(path / "config.toml")} != settings:
+    if known != settings:
         other = "holds a run with other settings"
     if other:
         raise RunError(f"this run folder {other}", where=str(path), remedy="choose another folder")

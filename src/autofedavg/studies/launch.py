@@ -33,6 +33,9 @@ from autofedavg.studies.parallel import check_at_once, run_in_parallel
 from autofedavg.studies.study_file import PlannedRun, planned_runs, write_study_json
 from autofedavg.tasks.base import Progress, Task
 
+# By engine, folder, device and supervision: runs of one study may have begun in different places.
+Runners = dict[tuple[str, Path, str, bool], JobRunner]
+
 
 def run_study(
     study: Study,
@@ -65,7 +68,7 @@ def run_study(
     for config in study.runs:
         with global_seed(0):
             network = config.resolved(observer.preparing).task.network()
-        config.method.check_network(network, config.T)
+        config.check_network(network)
     home = Path(out) / study.name
     runs = [
         PlannedRun(run_path(home, config.name, seed, fold), config, seed, machine)
@@ -138,7 +141,7 @@ def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_
         run_in_parallel(runs, asked, observer, at_once)
         return
     problems: dict[str, Problem] = {}
-    runners: dict[Path, JobRunner] = {}
+    runners: Runners = {}
     with ExitStack() as engines:
         for index, planned in enumerate(runs, 1):
             if planned.finished:
@@ -149,7 +152,7 @@ def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_
             if run.machine.remote:
                 _run_as_job(run, observer, runners, engines)
             else:
-                problem = _problem(problems, run.config.task, observer.preparing)
+                problem = problem_of(problems, run.config.task, observer.preparing)
                 _run_simulated(run, problem, observer)
             observer.finished(run.folder)
 
@@ -166,8 +169,8 @@ def _settled(run: PlannedRun, asked: Machine, observer: Observer) -> PlannedRun:
 
 
 def _machine(path: Path, asked: Machine) -> Machine:
-    """Where to continue a run."""
-    used = machine_of(path, asked)
+    """Where to continue a run; options without an effect there are refused."""
+    used = machine_of(path, asked).resolved()
     if not used.remote:
         return used
     if not (begun := places_of(path)) and asked.engine is None:
@@ -179,13 +182,13 @@ def _machine(path: Path, asked: Machine) -> Machine:
     return replace(used, device=asked.device or begun.get("device") or used.device)
 
 
-def _run_as_job(
-    run: PlannedRun, observer: Observer, runners: dict[Path, JobRunner], engines: ExitStack
-) -> None:
+def _run_as_job(run: PlannedRun, observer: Observer, runners: Runners, engines: ExitStack) -> None:
     """Runs one row on a real engine on this machine; later rows use the same processes."""
     config, machine = run.config, run.machine
     study = run.folder.parents[2 if config.folds else 1]
     config.task.prepare(observer.preparing)  # once, not once per site
+    if config.privacy.on:
+        config.budgets(config.task.problem())
     job = Job.of(
         study.name,
         config,
@@ -201,20 +204,20 @@ def _run_as_job(
             where=str(run.folder),
             remedy=f"rename it back to {job.folder(study.parent)}",
         )
-    if study.parent not in runners:
-        opens = ENGINES[str(machine.engine)]
-        runner = JobRunner(opens, study.parent, str(machine.device), machine.supervise)
-        runners[study.parent] = engines.enter_context(runner)
-    runners[study.parent].run(job, config.task, observer.round)
+    key = (str(machine.engine), study.parent, str(machine.device), machine.supervise)
+    if key not in runners:
+        runners[key] = engines.enter_context(JobRunner(ENGINES[key[0]], *key[1:]))
+    runners[key].run(job, config.task, observer.round)
 
 
 def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> None:
     config, machine, seeds = run.config, run.machine, Seeds(run.seed)
     if run.started:
-        _refuse_other_data(run.folder, config.task)
+        refuse_other_data(run.folder, config.task)
     check_run(config.method, config.T, config.general.select, problem)
+    config.budgets(problem)
     secret = kept_secret(run.folder)  # of a run that was started on a real engine
-    given = (machine, config.general.quorum, config.exchange, secret)
+    given = (machine, config.general.quorum, config.exchange, secret, config.privacy)
     with clients(problem, config.training, seeds, *given) as federation:
         w0, layout = problem.initial(seeds)
 
@@ -228,7 +231,7 @@ def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> Non
         run_row(run.folder, work, observer.round)
 
 
-def _refuse_other_data(path: Path, task: Task) -> None:
+def refuse_other_data(path: Path, task: Task) -> None:
     """Refuses to continue a run with other cases or files than it started with."""
     before, now = read_json(path / "environment.json").get("data", {}), task.describe()
     for key, what in (("split_sha256", "splits"), ("content_sha256", "files")):
@@ -240,7 +243,7 @@ def _refuse_other_data(path: Path, task: Task) -> None:
             )
 
 
-def _problem(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
+def problem_of(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
     """The task's problem, prepared once for all rows that share it."""
     key = task.model_dump_json()
     if key not in known:

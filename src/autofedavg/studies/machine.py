@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
@@ -101,6 +102,7 @@ def clients(
     quorum: int = 0,
     exchange: Exchange = Exchange(),  # noqa: B008 - frozen
     secret: Seeds | None = None,
+    privacy: Privacy = NONE,
 ) -> Iterator[Federation]:
     """The federation of a problem's clients on the simulator."""
     machine = machine.resolved()
@@ -111,7 +113,8 @@ def clients(
             remedy="run a study there, or see docs/how-to/add-learned-weights.md",
         )
     given = {"workers": machine.workers, "threads": machine.threads, "device": machine.device}
-    with ENGINES[str(machine.engine)](problem, training, seeds, **given) as transport:
+    engine = ENGINES[str(machine.engine)]
+    with engine(problem, training, seeds, privacy=privacy, **given) as transport:
         yield Federation(
             transport,
             quorum=quorum,
@@ -121,6 +124,7 @@ def clients(
             counted=problem.counted,
             metric=problem.metric,
             proxy=Proxy.of(problem, training, seeds, transport.device),
+            privacy=privacy,
         )
 
 

@@ -15,9 +15,10 @@ from autofedavg.core.evaluation import (
     compare,
     loss_ends,
     mean_and_spread,
+    site_means,
     summarise,
 )
-from autofedavg.core.scores import ScoreRow, Scores
+from autofedavg.core.scores import Mean, MeanRow, ScoreRow, Scores
 
 
 def row(model, site, case, value, split="test", metric="dice"):
@@ -222,3 +223,31 @@ def test_what_earlier_versions_let_through_has_a_mean() -> None:
     assert compare(pairs, dict.fromkeys(pairs, 0.0)).gain == pytest.approx(HUGE)
     losses = {"A": [HUGE] * 8, "B": [HUGE] * 8}
     assert loss_ends(losses, {"A": 1e9, "B": 5.0}) == (8, pytest.approx(HUGE), pytest.approx(HUGE))
+
+
+# --- means that sites disclosed -------------------------------------------------------------------
+
+CASES = st.lists(st.lists(st.floats(-1, 1), min_size=1, max_size=9), min_size=1, max_size=4)
+
+
+@given(CASES)
+def test_means_of_folds_count_by_their_cases(folds):
+    """What is pooled from the folds' means is the mean of all their cases."""
+    cases, means = [], []
+    for fold, values in enumerate(folds):
+        cases += [row("global", "A", f"{fold}-{i}", value) for i, value in enumerate(values)]
+        mean = sum(values) / len(values)
+        means.append(MeanRow("global", "A", "test", "dice", mean, len(values)))
+    whole, pooled = (dict(site_means(Scores(rows), "dice")) for rows in (cases, means))
+    ((group, mean),) = whole.items()
+    assert pooled[group] == (pytest.approx(mean.value, abs=1e-12), mean.cases)
+    one, other = (summarise(Scores(rows), "dice") for rows in (cases, means))
+    assert other.global_test_avg == pytest.approx(one.global_test_avg, abs=1e-12)
+    assert not case_means([Scores(means)], "dice")
+
+
+def test_a_single_mean_is_kept_to_the_bit():
+    rows = [MeanRow("global", "A", "test", "dice", 0.1 + 0.2, 7), MeanRow(*"abcd", 0.5, 1)]
+    assert dict(site_means(Scores(rows), "dice")) == {
+        ("global", "A", "test", "dice"): Mean(0.1 + 0.2, 7)
+    }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.core.scores import ScoreRow, Scores
+from autofedavg.core.scores import Mean, MeanRow, ScoreRow, Scores
 
 WORDS = st.sampled_from(["", "a", "b, c", 'd"', "e\nf"])
 ROWS = st.lists(st.builds(ScoreRow, WORDS, WORDS, WORDS, WORDS, WORDS, st.floats(allow_nan=False)))
@@ -70,3 +70,37 @@ def test_other_scores_are_not_equal_and_none_can_be_a_key() -> None:
     assert Scores([row]) != [row]
     with pytest.raises(TypeError, match="unhashable"):
         hash(Scores())
+
+
+# --- means that sites disclosed -------------------------------------------------------------------
+
+MEANS = st.lists(
+    st.builds(MeanRow, WORDS, WORDS, WORDS, WORDS, st.floats(allow_nan=False), st.integers(1, 99))
+)
+
+
+@given(MEANS, st.permutations(MeanRow._fields))
+def test_means_are_kept_and_read_back(rows, heads) -> None:
+    scores = Scores(rows)
+    assert sorted(scores) == sorted(rows)
+    assert len(scores) == len(rows)
+    lines = [[str(getattr(row, name)) for name in heads] for row in rows]
+    assert Scores.from_lines(heads, [[], *lines]) == scores
+    assert not list(scores.columns()), "there are no scores of cases"
+    assert set(scores.groups) == {(r.model, r.site, r.split, r.metric) for r in rows}
+    if rows:
+        assert Scores(rows[:-1]) != scores
+
+
+@given(MEANS, ROWS, MEANS)
+def test_joined_means_are_as_if_read_together(first, cases, second) -> None:
+    parts = [Scores(first), Scores(cases), Scores(second)]
+    assert Scores.joined(parts) == Scores([*first, *cases, *second])
+
+
+def test_means_are_those_asked_for() -> None:
+    row = MeanRow("global", "A", "test", "dice", 0.5, 3)
+    scores = Scores([row, row._replace(model="local-A"), row._replace(metric="dice:liver")])
+    ((tested, means),) = scores.means("global", "dice", "test")
+    assert (tested.site, means) == ("A", [Mean(0.5, 3)])
+    assert not list(scores.means("global", "dice", "validation"))

@@ -20,8 +20,9 @@ ADDRESSES = st.tuples(
 def test_purposes_are_never_renumbered():
     names = ["INIT", "SPLIT", "TRAIN_BATCHES", "TRANSFORMS", "AGGREGATE_BATCHES", "ALPHA"]
     names += ["NETWORK", "DATA", "MATCHING", "DISTILLATION", "SKETCH"]
+    names += ["HALVES", "PRIVACY"]
     assert [purpose.name for purpose in Purpose] == names
-    assert [int(purpose) for purpose in Purpose] == list(range(11))
+    assert [int(purpose) for purpose in Purpose] == list(range(13))
 
 
 def test_numbers_are_never_changed():

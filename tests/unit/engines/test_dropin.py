@@ -132,6 +132,9 @@ class Core:
         {"steps_per_message": 3},
         {"learning": "server"},
         {"t0": 2},
+        {"t0": "auto"},
+        {"t0": "auto", "steps_per_message": 3},
+        {"t0": "auto", "learning": "server"},
         {"reinitialise": True},
     ],
     ids=lambda how: next(iter(how), "plain"),
@@ -173,6 +176,32 @@ def test_models_travel_once_a_call_and_are_forgotten_after_it():
     assert verbs == ["hello"] + ["update_beta"] * 4
     client_states = [responder._client_state for responder in between.responders.values()]
     assert all(client_state._bank is None for client_state in client_states)
+
+
+def test_a_call_is_judged_by_the_models_that_came_with_its_first_step():
+    learner, between = WeightLearner("here", S=2, t0="auto"), carrier()
+    state, calls = network().state_dict(), []
+    for t in range(1, 6):
+        learned = learner.round(t, state, {s: trained(s, t, state) for s in SITES}, between)
+        if learned.learned:
+            calls.append((t, learned.verdict))
+            assert learned.metrics()["verdict/paid"] == learned.verdict["paid"]
+            assert learned.metrics()["verdict/gain"] == learned.verdict["gain"]
+        else:
+            assert learned.verdict == {}
+    (first, verdict), *others = calls
+    assert first == 1
+    assert [t for t, _ in others][:1] == [verdict["next"]]
+    verbs = [verb for verb, site in between.sent if site == "A"]
+    assert verbs == ["hello"] + len(calls) * (["update_beta"] * 2 + ["mixture_losses"])
+    client_states = [responder._client_state for responder in between.responders.values()]
+    assert all(client_state._bank is None for client_state in client_states)
+
+
+@pytest.mark.parametrize("wrong", [{"objective": "size"}, {"t0": "auto", "when_idle": "sizes"}])
+def test_settings_that_need_the_sites_numbers_of_cases_are_refused(wrong):
+    with pytest.raises(ConfigError, match="needs every site's number of training cases"):
+        WeightLearner("here", **wrong)
 
 
 def test_a_site_that_lost_the_models_is_sent_them_again():

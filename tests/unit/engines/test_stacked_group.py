@@ -15,8 +15,9 @@ from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer, Training
-from autofedavg.engines.simulator import stacking as stacked
-from autofedavg.engines.simulator.stacking import StackedGroup, group_of, why_not_together
+from autofedavg.engines.simulator import stackable
+from autofedavg.engines.simulator.stackable import why_not_together
+from autofedavg.engines.simulator.stacking import StackedGroup, group_of
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of
@@ -320,7 +321,7 @@ def test_on_a_cpu_everybody_works_alone() -> None:
 
 
 def test_why_not_together(monkeypatch) -> None:
-    monkeypatch.setattr(stacked, "find_spec", lambda name: name)
+    monkeypatch.setattr(stackable, "find_spec", lambda name: name)
     fitting = TRAINING.model_copy(update={"batch_size": 64})
     assert why_not_together(clients_of(fitting)) == ""
     assert "a batch of 48" in why_not_together(
@@ -332,6 +333,9 @@ def test_why_not_together(monkeypatch) -> None:
     assert "layers" in why_not_together(
         clients_of(fitting, build=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
     )
+    private = clients_of(fitting)
+    private["a"].private = object()
+    assert "differentially private" in why_not_together(private)
     odd = clients_of(fitting)
     odd["a"].data = object()
     assert "pictures" in why_not_together(odd)
@@ -346,7 +350,7 @@ def test_why_not_together(monkeypatch) -> None:
             torch.cuda, "get_device_capability", lambda device, found=capability: found
         )
         assert why_not_together(old) == told
-    monkeypatch.setattr(stacked, "find_spec", lambda name: None)
+    monkeypatch.setattr(stackable, "find_spec", lambda name: None)
     assert "Triton" in why_not_together(clients_of(fitting))
 
 

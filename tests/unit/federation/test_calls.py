@@ -38,6 +38,7 @@ def events(federation):
 
 def test_every_request_of_a_client_is_a_call_with_settings():
     parts = {"answer", "training_of", "train", "trained", "weighed"}  # of the requests' own work
+    parts |= {"weight_batch", "seeded", "checked"}
     parts |= {"export_state", "import_state"}  # of a simulation's checkpoint: nothing travels
     known = {**vars(ScoringClient), **vars(Client)}
     answered = {name for name in known if not name.startswith("_")} - parts
@@ -240,18 +241,26 @@ def calls_of(federation, w0, bank):
         "differentiate": lambda: federation.differentiate(
             1, 1, w0, bank.sites, w0.values.numel(), mode="eval", data="validation"
         ),
+        "mixture_losses": lambda: federation.mixture_losses(
+            1, BETA.softmax(0)[None].expand(2, -1), s=2, steps=2, data="validation", layers=None
+        ),
+        "model_losses": lambda: federation.model_losses(
+            1, [w0, w0], bank.sites, s=2, steps=2, data="validation"
+        ),
         "evaluate": lambda: federation.evaluate(w0, "validation").by_site(METRIC),
         "validate_local": lambda: federation.validate_local(1, bank, METRIC),
         "class_counts": lambda: federation.class_counts(1),
     }
 
 
+LOSSES = ("mixture_losses", "model_losses")
 # Masked sums need all of their sites: test_blind_faults.py.
 ALONE = [c for c in CALLS if c not in ("share_models", "share_keys", "masked_gradient")]
 BAD = [
     *(("local_train", what) for what in ("nan", "shape", "type", "names", "no facts", "loss")),
     *(("update_beta", what) for what in ("nan", "shape", "type", "names", "huge", "loss")),
     *(("differentiate", what) for what in ("nan", "shape", "type", "names", "loss")),
+    *((call, what) for call in LOSSES for what in ("nan", "shape", "type", "names")),
     *(("evaluate", what) for what in ("no facts", "scores")),
     *(("validate_local", what) for what in ("no facts", "score")),
     *((call, "error") for call in ALONE),

@@ -149,7 +149,7 @@ def step_by_autograd(client, plan, bank, beta, s):
     seed = client.seeds.number(client.site, Purpose.ALPHA, 1, s)
     x = client.data.weight_batch(client.seeds, 1, s, plan.data, 4)
     theta = plan.gamma.free(beta).requires_grad_()
-    with client._seeded(Purpose.NETWORK, 1, s):
+    with client.seeded(Purpose.NETWORK, 1, s):
         alpha = by_pytorch(plan.gamma, plan.gamma.beta(theta), seed)
         w = bank.combine(alpha, plan.layers)
         gradient, _ = client.trainer.differentiate(w, x, plan.mode)

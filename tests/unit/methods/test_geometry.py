@@ -176,6 +176,27 @@ def test_fedlws_without_tau_is_fedavg_bit_for_bit(neutral) -> None:
     assert not FedLWS().equals_fedavg(3, Layout.of(mlp()), TRAINING)
 
 
+@given(
+    moved=st.lists(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4), min_size=1, max_size=5),
+    w=st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=4),
+    strength=st.floats(0, 1e6),
+)
+def test_fedlws_shrinks_by_no_more_than_its_limits_however_far_sites_moved(
+    moved, w, strength
+) -> None:
+    """So that what it sends is never longer than FedAvg's model, and never not a number."""
+    method, at = FedLWS(strength=strength), aggregation(moved, w)
+    plain, shrunk = FedAvg().aggregate(at).values, method.aggregate(at).values
+    size, far = float(at.w.values.norm()), float(at.move.norm())
+    assert torch.isfinite(shrunk).all()
+    if size == 0:
+        assert torch.equal(shrunk, plain)
+        return
+    least, most = (size / (size + tau * far) for tau in (method.most, method.least))
+    ratio = shrunk.norm() / plain.norm() if plain.any() else torch.ones(())
+    assert least * (1 - 1e-6) <= float(ratio) <= min(1.0, most * (1 + 1e-6)) or not plain.any()
+
+
 def test_fedlws_refuses_limits_that_cross() -> None:
     with pytest.raises(ValidationError, match=r"least = 0\.3 is above most = 0\.2"):
         FedLWS(least=0.3)

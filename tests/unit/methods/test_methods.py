@@ -179,6 +179,9 @@ def test_numbers_out_of_range_are_refused(wrong):
             "steps_per_message > 1 needs learning = 'clients': the server needs a gradient for",
         ),
         ({"learning": "nobody"}, "'clients', 'server' or 'blind'"),
+        ({"t0": "never"}, "t0"),
+        ({"t0": True}, "t0"),
+        ({"when_idle": "sizes"}, "when_idle = 'sizes' needs t0 = 'auto': with t0 = 1 no call is"),
     ],
 )
 def test_steps_and_learning_that_do_not_fit_are_refused(wrong, words):
@@ -192,6 +195,7 @@ CHANGES = [
     {"constraint": "softmax"},
     {"weights": "network"},
     {"t0": 2},
+    {"t0": "auto", "when_idle": "sizes", "reinitialise": True},
     {"S": 4},
     {"beta0": 3.0},
     {"beta_optimiser": "sgd"},

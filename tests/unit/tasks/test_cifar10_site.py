@@ -232,3 +232,27 @@ def same_pictures(local, picks, moves, batch) -> None:
     shift = torch.from_numpy(np.stack([place // 9, place % 9], axis=1))
     shown = augment(images[picks.astype(np.int64)], shift, flip)
     assert torch.equal(shown, augment(batch[0], batch[2], batch[3]))
+
+
+def test_an_image_is_a_patient_and_splits_may_share_them() -> None:
+    data, both = site(), site(train_on_holdout=True)
+    assert [data.patients(split) for split in ("train", "holdout", "test")] == [N - 5, 5, 7]
+    for patient in (0, 4):
+        still = data.patient_batch("holdout", patient, np.random.RandomState(1), augment=False)
+        image, label, shift, flip = still
+        assert image.shape == (1, 3, 32, 32)
+        assert label.shape == (1,)
+        assert image[0, 0, 0, 0] == N - 5 + patient
+        assert (shift.tolist(), flip.tolist()) == ([[4, 4]], [False])
+    moved = [
+        data.patient_batch("train", 3, np.random.RandomState(n), augment=True)[2:]
+        for n in range(30)
+    ]
+    assert len({str(shift.tolist()) for shift, _ in moved}) > 15
+    assert {bool(flip) for _, flip in moved} == {False, True}
+    cifar_loss(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), still)
+    assert data.shares_patients("holdout", "validation")
+    assert data.shares_patients("train", "train")
+    assert not data.shares_patients("train", "holdout")
+    assert not data.shares_patients("train", "test")
+    assert both.shares_patients("train", "holdout")

@@ -176,3 +176,18 @@ def test_check_tells_what_a_run_would_refuse(own) -> None:
         own(fold=0).check()
     with pytest.raises(ValueError, match="spacing must have sizes above 0"):
         own(pipeline={"spacing": (0.0, 1.0, 1.0)})
+
+
+def test_all_scans_of_a_patient_are_one_batch(own) -> None:
+    site = own().problem().sites["a"]
+    assert site.cases()["train"] == 4
+    assert site.patients("train") == 2
+    assert site.patients("nowhere") == 0
+    first = site.patient_batch("train", 0, np.random.RandomState(1), augment=True)
+    again = site.patient_batch("train", 0, np.random.RandomState(1), augment=True)
+    other = site.patient_batch("train", 1, np.random.RandomState(1), augment=True)
+    assert first[0].shape[0] == first[1].shape[0] == 2
+    assert (first[0] == again[0]).all()
+    assert not (first[0] == other[0]).all()
+    assert site.shares_patients("train", "train")
+    assert not site.shares_patients("train", "validation")

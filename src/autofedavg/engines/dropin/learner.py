@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor
 from autofedavg import __version__
 from autofedavg.algorithm import Round, among, auto_fedavg
 from autofedavg.core.bank import Bank, Layout
+from autofedavg.core.call_schedule import BATCHES
 from autofedavg.core.errors import ConfigError, FederationError, did_you_mean, error_facts
 from autofedavg.core.evaluation import loss_ends
 from autofedavg.core.seeds import Secret, Seeds
+from autofedavg.core.site import Facts
 from autofedavg.engines.dropin.layouts import difference, layout_from, model_from
 from autofedavg.engines.dropin.transport import Channel, DropinTransport
 from autofedavg.federation.calls import Ask, Calls
@@ -45,6 +47,7 @@ class Learned:
         learned: whether LearnAggWeight ran in this round.
         events: sites that did not reply, were dropped, or were asked again.
         losses: every site's loss in every step of LearnAggWeight; None where it missed one.
+        verdict: with t0 = "auto", whether a call paid: `gain`, `error`, `paid` and `next`.
     """
 
     state: dict[str, Tensor]
@@ -53,16 +56,24 @@ class Learned:
     learned: bool
     events: list[dict[str, Any]]
     losses: dict[str, list[float | None]]
+    verdict: Facts = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
         """The round's numbers by name.
 
         The weights are `alpha/<site>`, or `alpha/<site>/<layer>`. If they were learned, the
-        loss is `learning_loss/first` and `learning_loss/last` (`loss_ends`).
+        loss is `learning_loss/first` and `learning_loss/last` (`loss_ends`). With t0 = "auto",
+        `verdict/gain` is how much the call lowered it on other batches, and `verdict/paid` is 1 if
+        that is more than noise.
         """
         found: dict[str, float] = {}
         if ends := loss_ends(self.losses):
             _, found["learning_loss/first"], found["learning_loss/last"] = ends
+        if self.verdict:
+            found |= {
+                "verdict/gain": self.verdict["gain"],
+                "verdict/paid": float(self.verdict["paid"]),
+            }
         for site, weights in self.alpha.items():
             names = [f"alpha/{site}/{layer}" for layer in self.layers] or [f"alpha/{site}"]
             found |= zip(names, weights, strict=True)
@@ -113,6 +124,14 @@ class WeightLearner:
                 where=where,
                 remedy="see docs/reference/settings.md, method auto-fedavg",
             ) from error
+        for name, value in (("objective", "size"), ("when_idle", "sizes")):
+            if getattr(self.method, name) == value:
+                raise ConfigError(
+                    f"{name} = {value!r} needs every site's number of training cases, and this "
+                    "engine's sites do not send it",
+                    where=where,
+                    remedy=f"leave {name} out, or run a study of this package",
+                )
         if not self.method.shows_models:
             raise ConfigError(
                 "learning = 'blind' hides models, and the engine's own training sends them",
@@ -126,6 +145,7 @@ class WeightLearner:
         self._names: dict[str, str] = {}  # by address
         self._layout: tuple[str, Layout] | None = None  # and who described it first
         self._beta: dict[str, Tensor] = {}
+        self._memory: dict[str, Tensor] = {}  # which rounds learn, with t0 = "auto"
         self.secret: Seeds = Secret.new()  # not the seed, which the sites receive
 
     def round(
@@ -168,9 +188,10 @@ class WeightLearner:
         replies = {name: _reply(name, t, trained[a], layout) for name, a in addresses.items()}
         plan = self.method.plan(layout, t)
         if len(addresses) == 1:  # one weight cannot be learned
-            plan = replace(plan, t0=t + 1)
+            plan = replace(plan, t0=t + 1, judge=None)
+        last = plan.S + BATCHES if plan.judge else plan.S
         federation = Federation(
-            DropinTransport(channel, addresses, replies, {"seed": self.seed}, plan.S),
+            DropinTransport(channel, addresses, replies, {"seed": self.seed}, last),
             quorum=self.quorum,
             exchange=self.exchange,
             seeds=Seeds(self.seed),
@@ -179,7 +200,9 @@ class WeightLearner:
         )
         first = plan.gamma.initial(1, plan.layers.P if plan.layers else None)[0]
         beta = torch.stack([self._beta.get(name, first) for name in federation.names])
-        done = next(auto_fedavg(federation, plan, Round(t - 1, start, beta)))
+        before = Round(t - 1, start, beta, memory=self._memory)
+        done = next(auto_fedavg(federation, plan, before))
+        self._memory = done.memory or self._memory
         if done.beta is None or done.alpha is None or done.w_k is None or isinstance(done.w, Bank):
             raise TypeError("not a round of Auto-FedAvg")
         self._beta |= dict(zip(federation.names, done.beta, strict=True))
@@ -191,6 +214,7 @@ class WeightLearner:
             done.learned,
             federation.take_events(),
             federation.take_learning_losses(),
+            federation.take_verdict(),
         )
 
     def _joined(self, t: int, addresses: list[str], channel: Channel) -> dict[str, str]:

@@ -73,8 +73,10 @@ class Responder:
         """Answers a request; an error is a reply too, without the names of files."""
         verbs: dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
-            "update_beta": self._update_beta,
+            "update_beta": lambda message: self._of_models(message, Client.update_beta),
+            "mixture_losses": lambda message: self._of_models(message, Client.mixture_losses),
             "differentiate": lambda message: self._client(message).differentiate(message),
+            "model_losses": lambda message: self._client(message).model_losses(message),
         }
         with self._turn:
             try:
@@ -94,21 +96,22 @@ class Responder:
         layout = layout_values(self._trainer.layout)
         return Message({}, {"site": self.site, "version": __version__, "layout": layout})
 
-    def _update_beta(self, message: Message) -> Message:
+    def _of_models(self, message: Message, answer: Callable[[Client, Message], Message]) -> Message:
+        """A reply from all models of the round, which may come with the request."""
         client = self._client(message)
         sent = message.facts.get(MODELS)
         if sent is not None:
             here = self._trainer.device
-            models = {key: a.to(here) for key, a in message.arrays.items() if key != "beta"}
+            models = {key: a.to(here) for key, a in message.arrays.items() if "/" in key}
             for site in sent["sites"]:
                 if not self._trainer.layout.holds(model_of(models, site)):
                     raise ConfigError(
                         f"was sent a model of {site} that does not fit its network",
-                        where=f"client {self.site}, update_beta",
+                        where=f"client {self.site}, round {message.facts['t']}",
                         remedy="give every site the same network",
                     )
             client.share_models(Message(models, sent))
-        reply = client.update_beta(message)
+        reply = answer(client, message)
         if not message.facts["keep"]:
             self._client_state.forget()
         return reply

@@ -35,14 +35,14 @@ class DropinTransport:
         addresses: of the sites that have trained in this round, by name.
         trained: each site's reply to `local_train`.
         extra: facts that every request for a step also carries.
-        S: the steps of LearnAggWeight.
+        last: the last step of LearnAggWeight, or of what judges it; models are kept until then.
     """
 
     channel: Channel
     addresses: Mapping[str, str]
     trained: Mapping[str, Message] = field(default_factory=dict)
     extra: Facts = field(default_factory=dict)
-    S: int = 0
+    last: int = 0
     _models: dict[str, Message] = field(default_factory=dict, init=False)  # not sent yet
 
     def roster(self) -> list[Site]:
@@ -78,8 +78,8 @@ class DropinTransport:
         if "s" not in message.facts:
             return message
         facts = {**message.facts, **self.extra}
-        last = int(facts["s"]) + int(facts.get("steps", 1)) - 1
-        facts["keep"] = last < self.S  # whether a later step needs the models
+        reached = int(facts["s"]) + int(facts.get("steps", 1)) - 1
+        facts["keep"] = reached < self.last  # whether a later step needs the models
         models = self._models.get(name)
         if models is None:
             return Message(message.arrays, facts)

@@ -84,7 +84,7 @@ class LearnedFedAvg(FedAvg):
         method = self.learner.method
         log.info("\t└──> Learned weights:")
         log.info("\t\t├── %s, one per client and %s", method.constraint, method.weights)
-        log.info("\t\t├── Rounds between two calls: t0 = %d", method.t0)
+        log.info("\t\t├── Rounds between two calls: t0 = %s", method.t0)
         log.info(
             "\t\t└── Steps on beta: S = %d, %d in a message", method.S, method.steps_per_message
         )

@@ -59,7 +59,7 @@ class Job:
         """The job of a resolved row; `how` may set `wait`, `threads` and `supervised`."""
         with global_seed(0):
             network = row.task.network()
-        row.method.check_network(network, row.T)
+        row.check_network(network)
         digest = Layout.of(network).describe()
         return cls(study, row, seed, tuple(sorted(sites)), digest, **how)
 

@@ -10,17 +10,23 @@ the server and into the site's own log.
 | `share_models`   | rounds that learn, at the clients   |                                        |
 | `update_beta`    | rounds that learn, at the clients   | the job's values for one of its steps  |
 | `differentiate`  | rounds that learn, at the server    | one of its steps; the split learned on |
+| `mixture_losses` | with t0 = "auto", at the clients    | batches of its own; the split          |
+| `model_losses`   | with t0 = "auto", at the server     | batches of its own; the split          |
 | `share_keys`     | every round, if it learns blindly   |                                        |
 | `masked_gradient`| rounds that learn blindly           | the job's values for it                |
 | `validate_local` | every round, unless it learns so    | the study's metric                     |
 | `evaluate`       | rounds with a global model          | split `validation`                     |
 |                  | such rounds that `test_every` names | split `test`                           |
 |                  | round T, once training is over      | split `test`                           |
+|                  | round T of a job with a `ceiling`   | split `test`, and which half of it     |
+| `differentiate`  | round T of a job with a `ceiling`   | a step, split `test`, and which half   |
 | `class_counts`   | rounds that weigh by class          |                                        |
 
+A job whose sites disclose means alone (decision 64) asks for them in every `evaluate`.
+With t0 = "auto" every round may learn: the site cannot know which do, and answers each once.
 A site cannot see the server's clock. So it accepts the first request for the final test, unless all
 clients must train and this process has trained but not yet in round T. That test ends training:
-the site then refuses rounds before T.
+the site then refuses rounds before T. Requests about a half of the test cases come after it.
 """
 
 from __future__ import annotations
@@ -33,9 +39,13 @@ from autofedavg.core.bank import Layout
 from autofedavg.core.errors import AutoFedAvgError, from_outside, printable
 from autofedavg.core.site import Facts
 from autofedavg.engines.remote.job import Job
+from autofedavg.experiment.oracle import Fit, times_asked
 from autofedavg.federation.calls import MENDS
+from autofedavg.federation.disclosure import means_wanted
 from autofedavg.federation.messages import KNOWN, PORT_VALUES
 from autofedavg.federation.serialization import facts_text
+
+HOLDERS = ("update_beta", "mixture_losses")  # requests of sites that hold all models
 
 
 class Refused(AutoFedAvgError):
@@ -86,9 +96,11 @@ class Policy:
         said = method_values(verb, facts)
         if said not in wanted:
             other = {k: v for k, v in said.items() if all(v != w.get(k) for w in wanted)}
-            raise Refused(f"{place} is not asked for by this job with {from_outside(other)}")
+            lacking = sorted(set.intersection(*map(set, wanted)) - said.keys())
+            with_what = f"with {from_outside(other)}" if other else f"without {', '.join(lacking)}"
+            raise Refused(f"{place} is not asked for by this job {with_what}")
         self._check_order(place, t, said)
-        key = (verb, t, said.get("s"), said.get("split"))
+        key = (verb, t, said.get("s"), said.get("split"), said.get("half"))
         self._asked[key] += 1
         if self._asked[key] > self._times(verb, t, said) * self._most:
             raise Refused(f"{place} was asked for {self._asked[key] - 1} times already")
@@ -115,6 +127,11 @@ class Policy:
             # Personal models are tested with the last global one; the best ones on their own.
             tested = kinds if t == T and general.select == "last" and kinds else [{}]
             found["evaluate"] += [{"split": "test", **how} for how in tested]
+        wanted = means_wanted(self._row.exchange, self._row.task.metric)
+        found["evaluate"] = [{**how, **wanted} for how in found["evaluate"]]
+        if t == T and general.ceiling:
+            for verb, asked in Fit().asks().items():
+                found[verb] = [*found.get(verb, []), *asked]
         self._known = (t, json.loads(facts_text(found)))  # as values arrive in a message
         return self._known[1]
 
@@ -126,16 +143,21 @@ class Policy:
                 f"{place} comes after the final test of this job, which ends training",
                 remedy="restart the site to start the job again",
             )
-        if t == T and said.get("split") == "test":
+        if "half" in said:
+            if not self._over:
+                raise Refused(f"{place} on half of the test cases comes before the final test")
+        elif t == T and said.get("split") == "test":
             if self._all_train and 0 < self._trained < T:
                 raise Refused(f"{place} on test cases: round {T} has not been trained here yet")
             self._over = True
 
     def _times(self, verb: str, t: int, said: Facts) -> int:
         """How many calls of a round make the same request."""
+        if "half" in said:
+            return times_asked(verb, len(self._row.general.ceiling), len(self._job.sites))
         if verb == "share_models":  # again for a site that has lost the models before a step
-            return 1 + len(self.requests(t)["update_beta"])
-        if verb == "update_beta":
+            return 1 + sum(len(self.requests(t).get(call, ())) for call in HOLDERS)
+        if verb in HOLDERS:
             return 2
         final = verb == "evaluate" and said.get("split") == "test" and t == self._row.T
         # The best or last global model, every client's own, the last global one, the round's.

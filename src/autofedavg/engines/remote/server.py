@@ -106,6 +106,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
         remote=True,
         metric=row.task.metric,
         proxy=Proxy.of(server, row.training, seeds, torch.device("cpu")),
+        privacy=row.privacy,
     )
     if federation.proxy and job.threads:
         torch.set_num_threads(job.threads)  # they change the last bits of what the server trains
@@ -125,7 +126,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
         )
 
     own = {"proxy": server.proxy.cases()["train"]} if server.proxy else {}
-    cautions = [*row.method.cautions(len(job.sites)), *_other_versions(said)]
+    cautions = [*row.cautions(len(job.sites)), *_other_versions(said)]
     return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
 
 

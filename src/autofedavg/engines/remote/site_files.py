@@ -1,6 +1,7 @@
 """A site's own files, which never leave it: its settings, its secret, the key to its case numbers.
 
-The settings are one file. The secret salts the site's digests. Secret and key are in the user's
+The settings are one file. The secret salts the site's digests, and its noise comes from it
+(`site_ledger`). Secret and key are in the user's
 state folder, not in the engine's, which an engine's administrator may read: `state` in the site's
 file, AUTOFEDAVG_STATE, or `autofedavg` below XDG_STATE_HOME or ~/.local/state. Every site has a
 folder there (mode 0700) with its files (mode 0600).
@@ -21,11 +22,14 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.settings import Settings, setting
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.validation import Values, validate
+from autofedavg.federation.ledger import Limit
+from autofedavg.federation.settings import Disclosure
 from autofedavg.tasks.base import Task
 
 SITE_FILE = "autofedavg.toml"  # in the `local` folder of a FLARE kit
@@ -34,6 +38,35 @@ SECRET = "secret"  # noqa: S105 - the name of the file
 LENGTH = 32  # bytes
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _REMEDY = f"set `state` in the site's file, or {STATE}, to a folder that this user owns"
+
+
+class SitePrivacy(Settings):
+    """What a site allows to be released about its patients, by all jobs together."""
+
+    epsilon: float = setting(
+        0.0,
+        origin="ours: decision 65",
+        help="the most that may be spent on a patient; the site refuses more; 0: no limit",
+        ge=0,
+        allow_inf_nan=False,
+    )
+    delta: float = setting(
+        1e-3, origin="ours: decision 65", help="at which epsilon is meant", gt=0, lt=1
+    )
+    covers: Literal["all", "weights"] = setting(
+        "all",
+        origin="ours: decision 65",
+        help="what must be noisy under a limit: all, training and steps on beta; weights, the "
+        "steps alone, and models of training patients leave without noise",
+    )
+    replays: Literal["refuse", "count"] = setting(
+        "refuse",
+        origin="ours: decision 65",
+        help="a step that is asked for again with another model or beta: refuse, or count it",
+    )
+
+    def limit(self) -> Limit:
+        return Limit(self.epsilon, self.delta, self.replays)
 
 
 class SiteFile(Settings):
@@ -49,8 +82,17 @@ class SiteFile(Settings):
         origin="ours",
         help="folder for the site's secret and key; empty for ~/.local/state/autofedavg",
     )
+    disclose: Disclosure = setting(
+        "all",
+        origin="ours: decision 64",
+        help="most that leaves of this site's scores; with means, jobs that want more are refused",
+    )
     task: dict[str, str] = setting(
         {}, origin="ours", help="the task's paths at this site, e.g. datalist, root and cache"
+    )
+
+    privacy: SitePrivacy = setting(
+        SitePrivacy(), origin="ours", help="the site's limit on what is released of its patients"
     )
 
     def placed(self, task: Task, where: str) -> Task:

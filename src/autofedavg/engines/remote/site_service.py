@@ -24,6 +24,7 @@ from autofedavg.core.trainer import LocalTrainer
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.site_files import SiteState, read_site_file, state_home
+from autofedavg.engines.remote.site_ledger import site_privacy
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
@@ -108,6 +109,11 @@ class SiteService:
         if self._client is None or self._policy is None:
             job = self._job()
             mine = read_site_file(self._local)
+            if mine.disclose == "means" and job.row.exchange.disclose != "means":
+                raise Refused(
+                    "this site discloses means alone, and the job asks for the scores of cases: "
+                    'set exchange.disclose = "means" in the study'
+                )
             task = mine.placed(job.row.task, str(self._local))
             threads = mine.threads or job.threads
             if threads:
@@ -130,10 +136,11 @@ class SiteService:
                 )
             data, about = problem.sites[self.site], task.describe()
             digests = {key: str(about.get(key, "")) for key in DIGESTS}
+            own = SiteState(state_home(mine.state), self.site)
             if task.private_names:
                 # Without a salt, guessed case names could be checked against a digest.
-                self._state = SiteState(state_home(mine.state), self.site)
-                digests = {key: self._state.salted(value) for key, value in digests.items()}
+                self._state = own
+                digests = {key: own.salted(value) for key, value in digests.items()}
             self._said = {
                 "version": __version__,
                 "network": job.network,
@@ -141,7 +148,10 @@ class SiteService:
                 "cases": {split: int(n) for split, n in data.cases().items()},
                 **digests,
             }
-            self._client = Client(self.site, data, trainer, Seeds(job.seed), self._client_state)
+            machine = f"{data_digest(self._said)} {device} {torch.get_num_threads()}"
+            private = site_privacy(job, self.site, mine.privacy, own, data, trainer.layout, machine)
+            seeds = Seeds(job.seed)
+            self._client = Client(self.site, data, trainer, seeds, self._client_state, private)
             self._policy = Policy(job, trainer.layout)
             if self._history:
                 self._policy.restore(self._history)
@@ -164,19 +174,25 @@ class SiteService:
 
     def _without_names(self, message: Message, reply: Message) -> Message:
         """Scores with numbers in place of case names, where names are private."""
-        scores = reply.facts.get("scores")
-        if scores is None or self._state is None:
+        parts = (reply.facts, reply.facts.get("personal"))  # the same cases, under two models
+        scored = [part for part in parts if isinstance(part, dict) and "scores" in part]
+        if not scored or self._state is None:
             return reply
         split = str(message.facts["split"])
-        names = sorted({name for name, _, _ in scores})
+        if "half" in message.facts:  # its cases have numbers of their own
+            split = f"{split}-half-{int(message.facts['half'])}"
+        names = sorted({name for part in scored for name, _, _ in part["scores"]})
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:
             # Another split of the same data has another numbering.
             self._state.keep_names(split, str(self._said["split_sha256"])[:8], numbers)
         except OSError as error:
             log.warning("the key from numbers to cases could not be written: %s", error)
-        renamed = [[numbers[name], metric, value] for name, metric, value in scores]
-        return Message(reply.arrays, {**reply.facts, "scores": renamed})
+        everything, *own = (
+            {**part, "scores": [[numbers[name], *rest] for name, *rest in part["scores"]]}
+            for part in scored
+        )
+        return Message(reply.arrays, {**everything, **({"personal": own[0]} if own else {})})
 
 
 def data_digest(said: Mapping[str, Any]) -> str:

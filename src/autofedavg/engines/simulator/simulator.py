@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autofedavg.core.device import checked_device
 from autofedavg.core.errors import AutoFedAvgError, ConfigError
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.site import Site
@@ -31,6 +32,7 @@ from autofedavg.engines.simulator.stacking import group_of
 from autofedavg.engines.simulator.workers import Arena, Worker, gradients_after_fork
 from autofedavg.federation.client import Client
 from autofedavg.federation.messages import Message, NoReply
+from autofedavg.federation.private_steps import simulated_privacy
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +151,8 @@ class Simulator:
         workers: worker processes; chosen by itself when None.
         threads: threads per worker; chosen by itself when None.
         device: "cpu", "cuda" or "cuda:1".
+        privacy: the noise on clients' steps. It comes from the seeds: reproducible, and so no
+            protection beyond the simulation.
     """
 
     def __init__(
@@ -160,6 +164,7 @@ class Simulator:
         workers: int | None = None,
         threads: int | None = None,
         device: str = "cpu",
+        privacy: Privacy = NONE,
     ) -> None:
         self._sites = problem.roster()
         if not self._sites:
@@ -183,7 +188,13 @@ class Simulator:
         self._arena = arena = Arena(names, trainer.layout, self.device, forked)
         clients = {
             name: Client(
-                name, problem.sites[name], trainer, seeds, arena.client_state(name), masked=False
+                name,
+                problem.sites[name],
+                trainer,
+                seeds,
+                arena.client_state(name),
+                simulated_privacy(name, problem.sites[name], seeds, privacy, training),
+                masked=False,
             )
             for name in names
         }

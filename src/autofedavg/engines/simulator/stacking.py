@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -15,25 +14,25 @@ from torch import Tensor
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.constraints import constraint
 from autofedavg.core.errors import AutoFedAvgError, error_facts
-from autofedavg.core.forms import Form, reshaped
+from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.local_rules import Plain, Prox
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
-from autofedavg.engines.simulator.stacked.layers import Layer, fits, layers_of
+from autofedavg.engines.simulator.stackable import layers_in, pictures_of, why_not_together
+from autofedavg.engines.simulator.stacked.layers import fits
 from autofedavg.engines.simulator.stacked.samples import Samples
 from autofedavg.engines.simulator.stacked.schedule import slots_for
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.local_training import LocalTraining
 from autofedavg.federation.messages import Message
-from autofedavg.tasks.cifar.pictures import BatchPlan, PictureSite
+from autofedavg.tasks.cifar.pictures import BatchPlan
 
 if TYPE_CHECKING:
     from autofedavg.engines.simulator.stacked.stack import Pictures, Stack
 
 log = logging.getLogger(__name__)
 
-AMPERE = (8, 0)  # the first generation with bf16 in hardware
 MOST_SLOTS = 16  # more fill the GPU no better, and each wants 60 MB
 
 SAMPLED = ("softmax", "dirichlet")  # constraints that `stacked.samples` knows
@@ -58,41 +57,6 @@ def group_of(clients: Mapping[str, Client]) -> ClientGroup:
         log.info("clients take their steps one after another: %s", reason)
         return ClientGroup(clients)
     return StackedGroup(clients)
-
-
-def why_not_together(clients: Mapping[str, Client]) -> str:
-    """Why clients cannot take their steps together; nothing where they can."""
-    some = next(iter(clients.values()))
-    training = some.trainer.training
-    if find_spec("triton") is None:
-        return "Triton is not installed"
-    if training.precision != "bf16" or training.optimiser != "sgd":
-        return "only SGD in bf16 is done together"
-    device = some.trainer.device
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
-        return "the GPU has no bf16"
-    if not all(isinstance(client.data, PictureSite) for client in clients.values()):
-        return "the sites' data are not pictures with classes"
-    if some.trainer.loss_of is not _pictures(some).plain_loss:
-        return "the loss is not the sites' own"
-    if some.trainer.layout.trainable != some.trainer.layout.size:
-        return "parts of the network are frozen"
-    layers = _layers(some, None)
-    if layers is None:
-        return "the network has layers other than 3 x 3 convolutions, maxima and linear ones"
-    if not fits(layers, training.batch_size):
-        return f"a batch of {training.batch_size} does not fit the kernels' tiles"
-    return ""
-
-
-def _layers(client: Client, form: Form | None) -> list[Layer] | None:
-    data, network = _pictures(client), client.trainer.network
-    built = network if form is None else reshaped(network, form)
-    return layers_of(built, len(data.shown.mean), data.shown.size)
-
-
-def _pictures(client: Client) -> PictureSite:
-    return cast(PictureSite, client.data)
 
 
 @contextmanager
@@ -169,7 +133,7 @@ class StackedGroup(ClientGroup):
             return False
         if job.form is None or (self._made is not None and job.form == self._form):
             return True
-        layers = _layers(self._clients[name], job.form)
+        layers = layers_in(self._clients[name], job.form)
         return layers is not None and fits(layers, job.training.batch_size)
 
     def _train(self, jobs: Mapping[str, LocalTraining], answers: dict[str, Message]) -> None:
@@ -257,14 +221,14 @@ class StackedGroup(ClientGroup):
         """What chance gives a client for a step on beta."""
         client = self._clients[name]
         size = client.trainer.training.batch_size
-        batch = _pictures(client).weight_step(client.seeds, t, s, split, size)
+        batch = pictures_of(client).weight_step(client.seeds, t, s, split, size)
         return Draw(batch, client.seeds.generator(name, Purpose.ALPHA, t, s))
 
     def _steps(self, name: str, t: int, training: Training) -> BatchPlan:
         """A client's batches of a round."""
         ready = self._ahead.get((name, t, training))
         client = self._clients[name]
-        return ready or _pictures(client).train_steps(client.seeds, t, training)
+        return ready or pictures_of(client).train_steps(client.seeds, t, training)
 
     def _stack(self, form: Form | None) -> Stack:
         """Made when it is first needed, for then its kernels are compiled, and for every form."""
@@ -277,7 +241,7 @@ class StackedGroup(ClientGroup):
             lengths = [training.iterations or -(-n // training.batch_size) for n in cases]
             slots = slots_for(lengths, MOST_SLOTS)
             width = min(len(clients), MOST_SLOTS)
-            pictures, layers = self._pictures(), _layers(clients[0], form) or []
+            pictures, layers = self._pictures(), layers_in(clients[0], form) or []
             frozen = form.frozen if form else 0
             self._made = None  # its memory is free before the next one asks for some
             self._made = Stack(
@@ -293,7 +257,7 @@ class StackedGroup(ClientGroup):
         if self._shown is None:
             from autofedavg.engines.simulator.stacked.stack import Pictures
 
-            sites = [_pictures(client) for client in self._clients.values()]
+            sites = [pictures_of(client) for client in self._clients.values()]
             shares = [site.pictures() for site in sites]
             self._shown = Pictures(
                 torch.cat([images for images, _ in shares]),

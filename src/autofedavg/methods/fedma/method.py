@@ -49,6 +49,7 @@ class FedMA(Method):
         needs="a plain chain of layers; rounds a multiple of its length; every site",
         keeps="server K",
     )
+    one_network: ClassVar[bool] = False
     gamma: float = setting(
         7.0, origin=FROM_CODE, help="mass of the process: more means more new units", gt=0
     )

@@ -42,10 +42,10 @@ def site_names(sites: Iterable[str]) -> dict[str, str]:
 def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
     """The numbers of one line of rounds.jsonl; `LAST` is the last."""
     validation, test = line["validation"] or {}, line.get("test") or {}
-    found = {"validation/mean": validation.get("mean"), "test/mean": test.get("mean")}
+    found = {"validation/mean": validation.get("mean"), "test_every/mean": test.get("mean")}
     for group, values in (
         ("validation", validation.get("sites")),
-        ("test", test.get("sites")),
+        ("test_every", test.get("sites")),  # `test` is for the end, and may have this t
         ("validation_local", line["validation_local"]),
         ("validation_personal", line.get("validation_personal")),
         ("loss", line["loss"]),
@@ -55,6 +55,8 @@ def round_points(line: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
         found |= _weights(letter, line[letter] or (), names)
     if ends := loss_ends(line.get("learning_loss", {})):
         _, found["learning_loss/first"], found["learning_loss/last"] = ends
+    if verdict := line.get("verdict"):
+        found |= {"verdict/gain": verdict["gain"], "verdict/paid": float(verdict["paid"])}
     seconds = {call: float(cost["seconds"]) for call, cost in line["calls"].items()}
     found |= {
         "learned": float(line["learned"]),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from autofedavg.report.costs import BYTES, REST, SECONDS, bytes_per_round, extra_traffic
 from autofedavg.report.costs import seconds_per_round as seconds
+from autofedavg.report.families import families
 from autofedavg.report.figures import vega
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Results
+
+NONE: Data = []
 
 
 def traffic_figure(results: Results) -> Figure | None:
@@ -23,9 +26,7 @@ def traffic_figure(results: Results) -> Figure | None:
             marks.append({"row": row.label, "kind": "formula", "MB": expected})
     if not data:
         return None
-    spec = _bars(results.labels, data, "MB", "MB a round, all sites, both ways", list(BYTES))
-    if marks:  # an empty layer has no extent, and Vega warns of it
-        spec["layer"].append(_formula(marks, results.labels))
+    spec = _bars(results, data, "MB", "MB a round, all sites, both ways", list(BYTES), marks)
     caption = (
         "Measured bytes by purpose. The bar across marks where training and learning together "
         "should end by the paper's formula, (K-1)/(2 t0) on top of FedAvg; S/t0 where the server "
@@ -55,22 +56,32 @@ def time_figure(results: Results) -> Figure | None:
     ]
     if not data:
         return None
-    spec = _bars(results.labels, data, "seconds", "seconds a round", [*SECONDS, REST])
+    spec = _bars(results, data, "seconds", "seconds a round", [*SECONDS, REST])
     caption = "Mean over rounds. Rows that were run while the machine did other work look slower."
     return Figure("time", "Time a round", caption, data, spec)
 
 
-def _bars(labels: list[str], data: Data, value: str, title: str, kinds: list[str]) -> Spec:
-    shown = vega.row_filter(labels)
+def _bars(
+    results: Results, data: Data, value: str, title: str, kinds: list[str], marks: Data = NONE
+) -> Spec:
+    """A bar for every row, and a mark across those that have one."""
     domain = {"domain": kinds, "range": list(vega.COLOURS[: len(kinds)])}
-    bars = vega.layer(
-        {"type": "bar"},
-        y=vega.names("row", labels),
-        x=vega.number(value, title, stack="zero"),
-        color={"field": "kind", "type": "nominal", "title": None, "scale": domain},
-        order={"field": "order"},
-        tooltip=vega.tooltip(("row", ""), ("kind", ""), (value, ".3f")),
-    )
-    values = [{**item, "order": kinds.index(item["kind"])} for item in data]
-    bars = {"data": {"values": values}, "transform": shown["transform"], **bars}
-    return {"params": shown["params"], "width": 460, "height": {"step": 24}, "layer": [bars]}
+
+    def panel(labels: list[str], last: bool) -> Spec:
+        bars = vega.layer(
+            {"type": "bar"},
+            y=vega.names("row", labels),
+            x=vega.number(value, title if last else None, stack="zero"),
+            color={"field": "kind", "type": "nominal", "title": None, "scale": domain},
+            order={"field": "order"},
+            tooltip=vega.tooltip(("row", ""), ("kind", ""), (value, ".3f")),
+        )
+        mine, across = ([item for item in part if item["row"] in labels] for part in (data, marks))
+        values = [{**item, "order": kinds.index(item["kind"])} for item in mine]
+        shown = vega.row_filter(labels)["transform"]
+        layers = [{"data": {"values": values}, "transform": shown, **bars}]
+        # An empty layer has no extent, and Vega warns of it.
+        layers += [_formula(across, labels)] if across else []
+        return {"width": 460, "height": {"step": 24}, "layer": layers}
+
+    return vega.by_family(families(results), results.labels, panel)

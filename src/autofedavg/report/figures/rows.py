@@ -22,8 +22,8 @@ def validation_figure(results: Results) -> Figure | None:
     if not data:
         return None
     drawn = means(data, "score")
-    labels, left = _best(results, drawn)
-    drawn, stride = vega.thinned(_marked(results, drawn, labels))
+    labels, left = best_rows(results, drawn)
+    drawn, stride = vega.thinned(marked(results, drawn, labels))
     spec = {
         **vega.row_filter(labels),
         "data": {"values": drawn},
@@ -33,7 +33,7 @@ def validation_figure(results: Results) -> Figure | None:
     }
     caption = (
         "Mean over sites of the global model's score on their validation cases, after each round; "
-        f"{DASHED}{_band(drawn)}{left}{vega.every(stride)}"
+        f"{DASHED}{band(drawn)}{left}{vega.every(stride)}"
     )
     title, about = "Validation score over the rounds (Figure 3b)", _ends(drawn, "Validation")
     return Figure("validation", title, caption, data, spec, about=about)
@@ -41,7 +41,7 @@ def validation_figure(results: Results) -> Figure | None:
 
 def tested_figure(results: Results) -> Figure | None:
     """The global model's test score in runs that were tested as they went, and what is between."""
-    data = [item for row in results.rows for item in _tested(row)]
+    data = [item for row in results.rows for item in tested_series(row)]
     if not data:
         return None
     name = _baseline(results)
@@ -50,18 +50,18 @@ def tested_figure(results: Results) -> Figure | None:
         if _repeat(item) in known:
             item["difference"] = item["score"] - known[_repeat(item)]
     scores = means(data, "score")
-    labels, left = _best(results, scores)
-    scores, stride = vega.thinned(_marked(results, scores, labels))
+    labels, left = best_rows(results, scores)
+    scores, stride = vega.thinned(marked(results, scores, labels))
     rounds = {item["t"] for item in scores}
     apart = means([item for item in data if "difference" in item], "difference")
     others = [label for label in labels if label != name]
-    apart = [item for item in _marked(results, apart, others) if item["t"] in rounds]
+    apart = [item for item in marked(results, apart, others) if item["t"] in rounds]
     far = _far(apart)
     apart = [item for item in apart if item["row"] not in far]
-    panels = [_panel(scores, labels, "score", "test score, %")]
+    panels = [panel(scores, labels, "score", "test score, %")]
     said = ""
     if apart:
-        panels.append(_panel(apart, labels, "difference", f"points above {name}"))
+        panels.append(panel(apart, labels, "difference", f"points above {name}"))
         said = f" Below: what is between a row and {name} in the repeats that both have."
     if far:
         said += f" Only above, being far off: {', '.join(far)}."
@@ -70,14 +70,14 @@ def tested_figure(results: Results) -> Figure | None:
     spec = {**vega.row_filter(labels), "data": {"values": [*scores, *apart]}, "vconcat": panels}
     caption = (
         "Mean over sites of the global model's score on their test cases, after each round that "
-        f"was tested; nothing is chosen by it; {DASHED}{_band(scores)}{said}{left}"
+        f"was tested; nothing is chosen by it; {DASHED}{band(scores)}{said}{left}"
         f"{vega.every(stride)}"
     )
     title, about = "Test score over the rounds", _ends(scores, "Test")
     return Figure("tested", title, caption, data, spec, about=about)
 
 
-def _tested(row: Row) -> Data:
+def tested_series(row: Row) -> Data:
     """The test scores of a row that was tested more than once."""
     found = score_series(row, "test")
     return found if len({item["t"] for item in found}) > 1 else []
@@ -91,19 +91,19 @@ def _repeat(item: dict[str, object]) -> tuple[object, ...]:
     return item["seed"], item["fold"], item["t"]
 
 
-def _marked(results: Results, drawn: Data, labels: list[str]) -> Data:
+def marked(results: Results, drawn: Data, labels: list[str]) -> Data:
     """What is drawn of these rows, saying which have fixed weights."""
     fixed = [row.label for row in results.rows if not row.learns]
     return [{**item, "fixed": item["row"] in fixed} for item in drawn if item["row"] in labels]
 
 
-def _panel(drawn: Data, labels: list[str], value: str, title: str) -> Spec:
+def panel(drawn: Data, labels: list[str], value: str, title: str, x: Spec = vega.ROUND) -> Spec:
     """Curves of one of several values in the same data."""
     scale = vega.FROM_LOWEST
     if _beyond(drawn):
         in_sight = [*_late(drawn), *([0.0] if value == "difference" else [])]
         scale = {**scale, "domain": [min(in_sight), max(in_sight)], "nice": True}
-    layers = _curves(drawn, labels, value, title, scale)
+    layers = _curves(drawn, labels, value, title, scale, x)
     if value == "difference":
         zero = vega.layer({"type": "rule", "opacity": 0.4}, y={"datum": 0})
         layers.insert(0, {"data": {"values": [{}]}, **zero})
@@ -150,7 +150,9 @@ def _late(drawn: Data) -> tuple[float, float]:
     return min(item["least"] for item in kept), max(item["greatest"] for item in kept)
 
 
-def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec) -> list[Spec]:
+def _curves(
+    drawn: Data, labels: list[str], value: str, title: str, scale: Spec, x: Spec = vega.ROUND
+) -> list[Spec]:
     """A line per row, and the band of its repeats."""
     colour: Spec = {**vega.names("row", labels), "scale": {"domain": labels},
                     "legend": {"symbolOpacity": 1}}  # fmt: skip
@@ -158,29 +160,31 @@ def _curves(drawn: Data, labels: list[str], value: str, title: str, scale: Spec)
     counts = Counter(item["row"] for item in drawn).values()
     few = min(counts, default=0) == 1 or max(counts, default=0) < 2 * LONG
     point = vega.dots(len(drawn), 18) if few else False
+    across = [] if x is vega.ROUND else [(str(x["field"]), ",.1f")]
     line = vega.layer(
         {"type": "line", "strokeWidth": 2, "clip": True, "point": point},
-        x=vega.ROUND,
+        x=x,
         y={**y, "field": value},
         color=colour,
         strokeDash={"condition": {"test": "datum.fixed", "value": [5, 3]}, "value": [1, 0]},
-        tooltip=vega.tooltip(("row", ""), ("t", "d"), (value, ".2f")),
+        tooltip=vega.tooltip(("row", ""), ("t", "d"), *across, (value, ".2f")),
     )
     if not _several(drawn):
         return [line]
     area, ends = {"type": "area", "opacity": 0.15, "clip": True}, {"field": "greatest"}
-    return [vega.layer(area, x=vega.ROUND, color=colour, y2=ends, y={**y, "field": "least"}), line]
+    return [vega.layer(area, x=x, color=colour, y2=ends, y={**y, "field": "least"}), line]
 
 
 def _several(drawn: Data) -> bool:
     return any(item["repeats"] > 1 for item in drawn)
 
 
-def _band(drawn: Data) -> str:
+def band(drawn: Data) -> str:
+    """What a caption says of the band of the repeats, where there is one."""
     return " The band spans the repeats." if _several(drawn) else ""
 
 
-def _best(results: Results, drawn: Data) -> tuple[list[str], str]:
+def best_rows(results: Results, drawn: Data) -> tuple[list[str], str]:
     """The rows that curves can be told apart of: the baseline and those that end highest."""
     last = last_of(drawn)
     labels = [label for label in results.labels if label in last]

@@ -6,6 +6,7 @@ import statistics
 
 from autofedavg.core.evaluation import Paired
 from autofedavg.report.differences import told
+from autofedavg.report.families import families
 from autofedavg.report.figures import vega
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.vega import Data, Spec
@@ -24,7 +25,31 @@ def differences_figure(results: Results) -> Figure | None:
         return None
     labels = [pairing.row.label for pairing in results.pairings.values()]
     words = [_words(each, test) for each in results.pairings.values() if (test := each.test())]
-    x: Spec = {"type": "quantitative", "title": f"points above or below {baseline.label}"}
+    many = len(data) > vega.MOST_MARKS
+    named = f"points above or below {baseline.label}"
+
+    def panel(rows: list[str], last: bool) -> Spec:
+        mine, told = ([item for item in part if item["row"] in rows] for part in (data, words))
+        drawn = _panel(rows, [] if many else mine, told, sites, named if last else None)
+        return {"width": 465, "height": {"step": 44}, "layer": drawn}
+
+    spec = vega.by_family(families(results), labels, panel)
+    dots = "" if many else " A dot is a case."
+    caption = (
+        f"Test score of each case minus that of {baseline.label}.{dots} Bar across: mean over "
+        "sites; thick line: the middle half of all cases. p: Wilcoxon signed-rank test, two-sided, "
+        "all cases pooled; n: cases."
+    )
+    title = f"Case by case against {baseline.label}"
+    about = "; ".join(f"{w['row']}: mean {w['mean']:+.2f}, {w['test']}" for w in words)
+    return Figure("differences", title, caption, data, spec, about=about)
+
+
+def _panel(
+    labels: list[str], dots: Data, words: Data, sites: list[str], title: str | None
+) -> list[Spec]:
+    """Layers of some rows: a dot for every case, the middle half, the mean, the test's words."""
+    x: Spec = {"type": "quantitative", "title": title}
     y = vega.names("row", labels)
     shown = vega.row_filter(labels)
 
@@ -34,8 +59,7 @@ def differences_figure(results: Results) -> Figure | None:
 
     zero = vega.layer({"type": "rule", "opacity": 0.6}, x={"datum": 0})
     layers = [{"data": {"values": [{}]}, **zero}]
-    many = len(data) > vega.MOST_MARKS
-    if not many:
+    if dots:
         # Dots of a site in a lane of their own, so that few cover one another.
         lane = {site: 2 * k / max(1, len(sites) - 1) - 1 for k, site in enumerate(sites)}
         one_colour = {"color": vega.COLOURS[0]} if len(sites) > vega.MOST_LINES else {}
@@ -43,7 +67,7 @@ def differences_figure(results: Results) -> Figure | None:
         place = {"field": "place", "type": "quantitative", "scale": {"domain": [-1.2, 1.2]}}
         layers.append(
             layer(
-                [{**item, "place": lane[item["site"]]} for item in data],
+                [{**item, "place": lane[item["site"]]} for item in dots],
                 {"type": "circle", "size": 26, "opacity": 0.65, **one_colour},
                 x={**x, "field": "value"},
                 y=y,
@@ -56,21 +80,12 @@ def differences_figure(results: Results) -> Figure | None:
     half = {"type": "rule", "strokeWidth": 5, "opacity": 0.45}
     middle = {"type": "tick", "color": vega.INK, "thickness": 3, "height": 26}
     beside = {"type": "text", "align": "left", "x": 475}
-    layers += [
+    return [
+        *layers,
         layer(words, half, y=y, x={**x, "field": "quarter"}, x2={"field": "three"}),
         layer(words, middle, y=y, x={**x, "field": "mean"}, tooltip=tips),
         layer(words, beside, y=y, text={"field": "test"}),
     ]
-    spec: Spec = {"params": shown["params"], "width": 465, "height": {"step": 44}, "layer": layers}
-    dots = "" if many else " A dot is a case."
-    caption = (
-        f"Test score of each case minus that of {baseline.label}.{dots} Bar across: mean over "
-        "sites; thick line: the middle half of all cases. p: Wilcoxon signed-rank test, two-sided, "
-        "all cases pooled; n: cases."
-    )
-    title = f"Case by case against {baseline.label}"
-    about = "; ".join(f"{w['row']}: mean {w['mean']:+.2f}, {w['test']}" for w in words)
-    return Figure("differences", title, caption, data, spec, about=about)
 
 
 def _words(pairing: Pairing, test: Paired) -> dict[str, float | str]:

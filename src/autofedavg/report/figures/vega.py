@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Spec = dict[str, Any]
@@ -59,6 +59,33 @@ def row_filter(labels: Sequence[str]) -> Spec:
     }
 
 
+def by_family(
+    families: Sequence[tuple[str, list[str]]],
+    labels: Sequence[str],
+    panel: Callable[[list[str], bool], Spec],
+) -> Spec:
+    """Rows below one another: in one panel, or in one for each family.
+
+    Args:
+        families: each with its rows; empty for one panel.
+        labels: all rows.
+        panel: the panel of some rows, and whether it is the last, which names the axis.
+    """
+    params = {"params": row_filter(labels)["params"]}
+    if not families:
+        return {**params, **panel(list(labels), True)}
+    parts = [(name, [label for label in rows if label in labels]) for name, rows in families]
+    parts = [(name, rows) for name, rows in parts if rows]
+    drawn = [
+        {
+            "title": {"text": name.capitalize(), "frame": "group"},
+            **panel(rows, number == len(parts)),
+        }
+        for number, (name, rows) in enumerate(parts, 1)
+    ]
+    return {**params, "vconcat": drawn, "resolve": {"scale": {"x": "shared"}}}
+
+
 def panels(labels: Sequence[str]) -> tuple[list[str], str]:
     """The rows that get a panel of their own, and what a caption says of the others."""
     kept = list(labels)[:MOST_PANELS]
@@ -83,7 +110,7 @@ def names(field: str, order: Sequence[str]) -> Spec:
     return {"field": field, "type": "nominal", "title": None, "sort": list(order)}
 
 
-def number(field: str, title: str, **more: Any) -> Spec:
+def number(field: str, title: str | None, **more: Any) -> Spec:
     """A number on an axis, as a colour or as text."""
     return {"field": field, "type": "quantitative", "title": title, **more}
 

@@ -7,6 +7,7 @@ with probability 1/2, normalise.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -221,6 +222,33 @@ class CifarSite:
         shift = torch.full((batch_size, 2), PAD, device=images.device)
         flip = torch.zeros(batch_size, dtype=torch.bool, device=images.device)
         return images[pick], labels[pick], shift, flip
+
+    def patients(self, split: str) -> int:
+        return self.cases()[split]
+
+    def patient_batch(
+        self, split: str, patient: int, random: np.random.RandomState, augment: bool
+    ) -> CifarBatch:
+        images, labels = (part[patient : patient + 1] for part in self._of(split))
+        shift = random.randint(2 * PAD + 1, size=(1, 2)) if augment else [[PAD, PAD]]
+        flip = torch.tensor([augment and random.random_sample() < 0.5], device=images.device)
+        return images, labels, torch.tensor(shift, device=images.device), flip
+
+    def shares_patients(self, split: str, other: str) -> bool:
+        (kind, mine), (of, theirs) = self._splits[split], self._splits[other]
+        return kind == of and mine.start < theirs.stop and theirs.start < mine.stop
+
+    def only(self, split: str, picks: Sequence[int]) -> CifarSite:
+        """The same images, of a split these alone."""
+        made, (images, labels) = copy.copy(self), self._of(split)
+        kind, part = self._splits[split]
+        names, at = self._names[kind][part], torch.tensor(picks, device=images.device)
+        own = f"some of {split}"
+        made._arrays = {**self._arrays, own: (images[at], labels[at])}
+        made._names = {**self._names, own: [names[pick] for pick in picks]}
+        made._splits = {**self._splits, split: (own, slice(0, len(picks)))}
+        made._block = None
+        return made
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         images, labels = self._of(split)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import socket
@@ -43,17 +42,6 @@ def cache_home() -> Path:
             remedy="set AUTOFEDAVG_CACHE, or task.cache, to a folder that only this user may write",
         ) from error
     return home / "autofedavg"
-
-
-def name_the_user() -> None:
-    """Names a user without an entry in the password file, as in many containers.
-
-    MONAI asks for the name when it is imported, and would fail.
-    """
-    try:
-        getpass.getuser()
-    except (KeyError, OSError):  # the second from Python 3.13 on
-        os.environ["USER"] = f"uid-{os.getuid()}"
 
 
 def unfinished(path: Path) -> Path:

@@ -6,7 +6,6 @@ further layer.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,12 +17,11 @@ from torch import Tensor
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.imaging.files import offset
 from autofedavg.tasks.imaging.intensities import normalised
+from autofedavg.tasks.imaging.monai_import import importing_monai
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.readers import Scan
 
-with warnings.catch_warnings():
-    # MONAI warns of optional packages while it is imported.
-    warnings.simplefilter("ignore")
+with importing_monai():
     from monai.data import MetaTensor
     from monai.transforms import Orientation, Spacing
 

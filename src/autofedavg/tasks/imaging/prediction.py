@@ -8,7 +8,6 @@ whole image, gigabytes for a CT; here only one window's depth is held at a time.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -18,11 +17,10 @@ from torch.nn.functional import pad
 
 from autofedavg.tasks.imaging.casefolder import PreparedCase
 from autofedavg.tasks.imaging.image import Box, PreparedImage
+from autofedavg.tasks.imaging.monai_import import importing_monai
 from autofedavg.tasks.imaging.pipeline import Pipeline
 
-with warnings.catch_warnings():
-    # MONAI warns of optional packages while it is imported.
-    warnings.simplefilter("ignore")
+with importing_monai():
     from monai.data import MetaTensor
     from monai.data.utils import compute_importance_map, dense_patch_slices
     from monai.transforms import SpatialResample

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import monai
-
 from autofedavg.core.errors import DataError
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import cache_home, new_folder, writing
 from autofedavg.tasks.imaging.casefolder import PreparedCase, is_whole, write_case
 from autofedavg.tasks.imaging.files import identity
+from autofedavg.tasks.imaging.monai_import import importing_monai
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.preparation import (
     BACKGROUND,
@@ -31,6 +30,9 @@ from autofedavg.tasks.imaging.preparation import (
     arrays,
     of_every_case,
 )
+
+with importing_monai():
+    import monai
 
 VERSION = 5  # part of every key: raise it whenever the same files and settings give other arrays
 CasesBySplit = dict[str, list[PreparedCase]]

@@ -6,8 +6,8 @@ sliding window -> probabilities back on the file's own grid -> Dice per case and
 
 from __future__ import annotations
 
+import copy
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,12 +24,11 @@ from autofedavg.core.problem import CaseScore
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Loss, Training
 from autofedavg.tasks.imaging.casefolder import PreparedCase
+from autofedavg.tasks.imaging.monai_import import importing_monai
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from autofedavg.tasks.imaging.prediction import dices, predict
 
-with warnings.catch_warnings():
-    # MONAI warns of optional packages while it is imported.
-    warnings.simplefilter("ignore")
+with importing_monai():
     from monai.losses import DiceCELoss, DiceLoss
     from monai.networks.nets import BasicUNet, UNet
 
@@ -75,6 +74,7 @@ class SegmentationSite:
         classes: the names of the classes; a single one needs no name in the scores.
         share: of a device's memory that this site may use.
         mirrored: splits whose labels are mirrored along the first axis.
+        patients: the patient of each case, by its name; the case itself where it is not there.
     """
 
     def __init__(
@@ -85,9 +85,13 @@ class SegmentationSite:
         classes: Sequence[str] = ("foreground",),
         share: float = 1.0,
         mirrored: Collection[str] = (),
+        patients: Mapping[str, str] | None = None,
     ) -> None:
         self.site, self._cases, self._how, self._classes = site, cases, how, tuple(classes)
         self._share, self._mirrored = share, mirrored
+        self._of_patient = {
+            split: _by_patient(part, patients or {}) for split, part in cases.items()
+        }
         self._ahead = 0 if all(c.held for part in cases.values() for c in part) else 2
 
     def cases(self) -> Mapping[str, int]:
@@ -118,6 +122,23 @@ class SegmentationSite:
         random = seeds.numpy(self.site, Purpose.AGGREGATE_BATCHES, t, s)
         picks = random.randint(len(self._cases[split]), size=batch_size)
         return self._batch(split, picks, random, augment=False)
+
+    def patients(self, split: str) -> int:
+        return len(self._of_patient.get(split, ()))
+
+    def patient_batch(
+        self, split: str, patient: int, random: np.random.RandomState, augment: bool
+    ) -> Batch:
+        return self._batch(split, self._of_patient[split][patient], random, augment)
+
+    def shares_patients(self, split: str, other: str) -> bool:
+        return split == other
+
+    def only(self, split: str, picks: Sequence[int]) -> SegmentationSite:
+        """The same cases, of a split these alone."""
+        made = copy.copy(self)
+        made._cases = {**self._cases, split: [self._cases[split][pick] for pick in picks]}
+        return made
 
     def score(self, network: nn.Module, split: str) -> list[CaseScore]:
         scores = []
@@ -215,6 +236,14 @@ def ahead(jobs: Iterable[Callable[[], Item]], count: int) -> Iterator[Item]:
             yield item
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _by_patient(cases: Sequence[PreparedCase], patients: Mapping[str, str]) -> list[np.ndarray]:
+    """The positions of every patient's cases."""
+    found: dict[str, list[int]] = {}
+    for number, case in enumerate(cases):
+        found.setdefault(patients.get(case.case) or case.case, []).append(number)
+    return [np.array(numbers) for numbers in found.values()]
 
 
 def _first_axis(case: PreparedCase) -> int:

@@ -110,11 +110,13 @@ class SegmentationTask(Task):
     def problem(self, progress: Progress | None = None) -> Problem:
         task = self.resolved(progress)
         how, channels, classes = task.form()
-        prepared = task.store().sites(task.case_files(progress), progress)
+        files = task.case_files(progress)
+        prepared = task.store().sites(files, progress)
+        of = {site: {c.case: c.patient for c in listed} for site, listed in files.items()}
         _refuse_other_channels(prepared, channels)
         names, share, bad = [*classes], 1 / len(prepared), task.mirrors(prepared)
         sites: dict[str, LocalData] = {
-            site: SegmentationSite(site, cases, how, names, share, bad[site])
+            site: SegmentationSite(site, cases, how, names, share, bad[site], of[site])
             for site, cases in prepared.items()
         }
         return Problem(task.network, loss(how), sites, steady=True)
