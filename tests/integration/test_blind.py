@@ -218,6 +218,7 @@ def _bytes(problem, method) -> int:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
+        ({"t0": "auto"}, "t0 = 'auto' is not possible"),
         ({"S": 2}, "S = 2 does nothing with learning = 'blind'"),
         ({"reinitialise": True}, "reinitialise = True does nothing"),
         ({"weights": "layer", "smoothing": 1.0}, "smoothing = 1.0 does nothing"),

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from autofedavg.algorithm import Round, auto_fedavg
 from autofedavg.core.bank import LayerKind, Layout
 from autofedavg.core.beta_optimiser import BetaOptimiser
-from autofedavg.core.blind import BOUNDS, BlindPlan
+from autofedavg.core.blind import BlindPlan
 from autofedavg.core.call_schedule import CallSchedule
 from autofedavg.core.constraints import Constraint, Dirichlet, Softmax
 from autofedavg.core.errors import ConfigError
@@ -23,7 +23,13 @@ from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
-from autofedavg.methods.shared.blind import CAUTION, Blind, check_exchange, check_sites
+from autofedavg.methods.shared.blind import (
+    CAUTION,
+    Blind,
+    check_exchange,
+    check_sites,
+    why_not_blind,
+)
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
 
@@ -148,12 +154,8 @@ class AutoFedAvg(Method):
 
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
-        if self.learning == "blind":
-            self._fits_blind()
-        else:
-            for name, without in (("sketch", 0), ("batches", 1), ("show_weights", False)):
-                if getattr(self, name) != without:
-                    raise ValueError(f"{name} needs learning = 'blind'; leave it out")
+        if why := why_not_blind(dict(self), blind=self.learning == "blind"):
+            raise ValueError(why)
         if self.steps_per_message > self.S:
             raise ValueError(
                 f"steps_per_message = {self.steps_per_message} is more than S = {self.S}, all steps"
@@ -175,25 +177,6 @@ class AutoFedAvg(Method):
         except ConfigError as error:
             raise ValueError(f"{error.what}; {error.remedy}") from error
         return self
-
-    def _fits_blind(self) -> None:
-        """Refuses settings that blind learning cannot follow."""
-        nothing = {"S": 1, "reinitialise": False, "smoothing": 0.0, "clip_steps": 0.0}
-        for name, only in nothing.items():
-            if getattr(self, name) != only:
-                raise ValueError(
-                    f"{name} = {getattr(self, name)!r} does nothing with learning = 'blind', one "
-                    f"step a call that each client takes alone; leave it out, or set {only!r}"
-                )
-        if self.t0 == "auto":
-            raise ValueError("t0 = 'auto' is not possible with learning = 'blind'; use a number")
-        if self.constraint == "dirichlet" and self.keep_above_one != "floor":
-            raise ValueError("learning = 'blind' needs keep_above_one = 'floor'")
-        low, high = BOUNDS[self.constraint]
-        if not low <= self.beta0 <= high:
-            raise ValueError(
-                f"beta0 = {self.beta0} is out of bounds for learning = 'blind'; use {low} to {high}"
-            )
 
     @property
     def learns_on(self) -> str:

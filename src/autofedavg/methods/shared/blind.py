@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
-from autofedavg.core.blind import BlindPlan, Lesson
+from autofedavg.core.blind import BOUNDS, BlindPlan, Lesson
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.site import Facts
 from autofedavg.federation.blind_calls import TrainSum
@@ -119,6 +119,30 @@ class Blind:
             alpha[row] = found.u[name]
         alpha = alpha / alpha.sum(dim=0)
         return alpha if self.plan.layers else alpha[:, 0]
+
+
+def why_not_blind(given: Mapping[str, Any], *, blind: bool) -> str:
+    """Why settings do not fit blind learning, or need it; nothing where they do."""
+    if not blind:
+        for name, without in (("sketch", 0), ("batches", 1), ("show_weights", False)):
+            if given[name] != without:
+                return f"{name} needs learning = 'blind'; leave it out"
+        return ""
+    nothing = {"S": 1, "reinitialise": False, "smoothing": 0.0, "clip_steps": 0.0}
+    for name, only in nothing.items():
+        if given[name] != only:
+            return (
+                f"{name} = {given[name]!r} does nothing with learning = 'blind', one step a call "
+                f"that each client takes alone; leave it out, or set {only!r}"
+            )
+    if given["t0"] == "auto":
+        return "t0 = 'auto' is not possible with learning = 'blind'; use a number"
+    if given["constraint"] == "dirichlet" and given["keep_above_one"] != "floor":
+        return "learning = 'blind' needs keep_above_one = 'floor'"
+    (low, high), beta0 = BOUNDS[given["constraint"]], given["beta0"]
+    if not low <= beta0 <= high:
+        return f"beta0 = {beta0} is out of bounds for learning = 'blind'; use {low} to {high}"
+    return ""
 
 
 def check_sites(sites: int) -> None:
