@@ -32,7 +32,7 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
         ),
         (
             row(method={"name": "auto-fedavg", "t0": 0}),
-            "method.t0: input should be greater than or equal to 1 (given: 0)",
+            "method.t0: input should be greater than or equal to 1, or 'auto' (given: 0)",
         ),
         (
             row(method={"name": "auto-fedavg", "S": 0}),
@@ -40,7 +40,7 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
         ),
         (
             row(method={"name": "auto-fedavg", "t0": "5"}),
-            "method.t0: input should be a valid integer (given: '5')",
+            "method.t0: input should be a valid integer, or 'auto' (given: '5')",
         ),
         (
             row(method={"name": "auto-fedavg", "beta0": 1.0}),
