@@ -31,6 +31,7 @@ BLOCK = re.compile(r"(<!-- results: (\S+) (\S+) -->\n)(.*?)(<!-- /results -->)",
 FIGURES = {  # file in docs/img: study, figure
     "cifar10-tested.svg": ("table1-cifar10", "tested"),
     "cifar10-first-rounds.svg": ("study-few-rounds", "tested"),
+    "skew-tested.svg": ("bench-skew", "tested"),
     "lgg-alpha.svg": ("study-lgg", "alpha"),
     "lgg-differences.svg": ("study-lgg", "differences"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),

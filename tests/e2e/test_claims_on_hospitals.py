@@ -38,13 +38,13 @@ def test_the_four_hospitals_are_what_the_runs_say(rebuild) -> None:
     low, high = (statistics.fmean(gains) + sign * half_interval(gains) for sign in (-1, 1))
     assert f"(the interval is {low:.1f} to {high:.1f}, and" in text
     under = [row.name for row in others if max(gains_of(lgg, row.name)) < 0]
-    assert under == ["fedavg-even", "n-softmax"]  # "are below with all three"
+    assert under == ["fedavg-even", "n-softmax", "n-softmax-blind"]  # "are below with all three"
     same = {(row.name, seed): compare(*(case_means([row.whole[seed]], "dice")
                                         for row in (row, lgg.row("fedavg"))))
             for row in others for seed in range(3)}  # fmt: skip
     small = {key: test.p for key, test in same.items() if test.p < SIGNIFICANT}
-    assert [row for row, _ in small] == ["fedprox", "fedprox"]
-    assert f"Of the {len(same)} comparisons of a row with FedAvg with the same seed two" in text
+    assert [row for row, _ in small] == ["fedprox", "fedprox", "n-softmax-auto"]
+    assert f"Of the {len(same)} comparisons of a row with FedAvg with the same seed three" in text
     table = differences_table(lgg).rows
     tests = [cell.test.p for _, cells in table for cell in cells[: len(lgg.sites)]]
     assert not any(p < SIGNIFICANT for p in tests)

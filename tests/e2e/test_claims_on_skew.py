@@ -1,0 +1,90 @@
+"""What the documentation says of strong skew, blind and judged learning is what the runs say."""
+
+import statistics
+
+from autofedavg.experiment.folder import Ledger
+from published import half_interval, published, words
+
+MODELS = ("local_train", "share_models", "update_beta", "mixture_losses", "masked_gradient")
+
+
+def runs_of(row: str) -> list[list[dict]]:
+    return [Ledger(published("bench-skew") / row / f"seed-{seed}").rounds() for seed in range(3)]
+
+
+def gains(row: str, t: int) -> list[float]:
+    """Points above FedAvg with the same seed, after round t."""
+    pairs = zip(runs_of(row), runs_of("fedavg"), strict=True)
+    return [100 * (mine[t - 1]["test"]["mean"] - a[t - 1]["test"]["mean"]) for mine, a in pairs]
+
+
+def said(row: str, t: int) -> str:
+    found = gains(row, t)
+    return f"{statistics.fmean(found):.1f} ± {half_interval(found):.1f}"
+
+
+def moved(run: list[dict], calls: tuple[str, ...] = MODELS) -> int:
+    costs = [cost for line in run for call, cost in line["calls"].items() if call in calls]
+    return sum(cost["down"] + cost["up"] for cost in costs)
+
+
+def test_learned_weights_lead_under_strong_skew() -> None:
+    text = words("docs/reproduction.md")
+    five, ten, twenty = (said("n-softmax", t) for t in (5, 10, 20))
+    assert f"S = 100 is {five} points above FedAvg after five rounds" in text
+    assert f"{ten} after ten and {twenty} after twenty" in text
+    front = words("README.md")
+    early, late = (statistics.fmean(gains("n-softmax", t)) for t in (5, 20))
+    blind, end = (statistics.fmean(gains("n-softmax-blind", t)) for t in (5, 20))
+    assert f"the lead is {early:.0f} points after five rounds and still {late:.1f}" in front
+    assert f"without showing anyone's model, it is {blind:.0f} and {abs(end):.0f}." in front
+    assert all(min(gains("n-softmax", t)) > 0 for t in range(2, 21))
+    assert all(statistics.fmean(gains("fedavg-even", t)) < 0 for t in range(1, 21))
+
+
+def test_four_calls_keep_most_of_the_lead() -> None:
+    text = words("docs/reproduction.md")
+    for run in runs_of("n-softmax-auto"):
+        verdicts = {line["t"]: line["verdict"]["paid"] for line in run if "verdict" in line}
+        assert verdicts == {1: True, 2: True, 5: True, 12: True}
+    five, ten = (f"{statistics.fmean(gains('n-softmax-auto', t)):.1f}" for t in (5, 10))
+    assert f"the row is {five} points above FedAvg, after ten {ten}" in text
+    assert f"and after twenty {said('n-softmax-auto', 20)}" in text
+    behind = {
+        t: statistics.fmean(gains("n-softmax", t)) - statistics.fmean(gains("n-softmax-auto", t))
+        for t in range(6, 21)
+    }
+    assert f"most after ten rounds ({behind[10]:.1f} points)" in text
+    fedavg = moved(runs_of("fedavg")[0])
+    few, every = (moved(runs_of(row)[0]) / fedavg for row in ("n-softmax-auto", "n-softmax"))
+    assert f"It moves {few:.1f} times FedAvg's bytes instead of {every:.1f} times" in text
+
+
+def test_blind_learning_keeps_part_of_it() -> None:
+    text = words("docs/reproduction.md")
+    five, ten, twenty = (said("n-softmax-blind", t) for t in (5, 10, 20))
+    assert f"After five rounds it is {five} points above FedAvg (the goal was 8)" in text
+    assert f"after ten {ten}, after twenty as good ({twenty})" in text
+    extra = moved(runs_of("n-softmax-blind")[0], ("masked_gradient",))
+    assert f"add {100 * extra / moved(runs_of('fedavg')[0]):.1f} % to FedAvg's traffic" in text
+    cosines = [line["blind"]["cosine"] for run in runs_of("n-softmax-blind") for line in run[1:]]
+    assert f"are {min(cosines):.3f} to {max(cosines):.3f}, above its resolution of 0.004" in text
+
+
+def test_blind_and_judged_rows_of_the_four_hospitals() -> None:
+    text, home = words("docs/reproduction.md"), published("study-lgg")
+    lines = {
+        row: [
+            line
+            for fold in range(5)
+            for seed in range(3)
+            for line in Ledger(home / row / f"fold-{fold}" / f"seed-{seed}").rounds()
+        ]
+        for row in ("n-softmax-blind", "n-softmax-auto")
+    }
+    cosines = [e["blind"]["cosine"] for e in lines["n-softmax-blind"] if "cosine" in e["blind"]]
+    assert f"The cosines are {statistics.median(cosines):.3f} in the median" in text
+    verdicts = [line["verdict"] for line in lines["n-softmax-auto"] if "verdict" in line]
+    paid = sum(verdict["paid"] for verdict in verdicts)
+    assert f"{len(verdicts)} calls were made in the 15 runs, {paid} paid" in text
+    assert f"in {sum(verdict['to_sizes'] for verdict in verdicts)} of the others" in text
