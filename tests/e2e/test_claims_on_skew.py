@@ -88,3 +88,29 @@ def test_blind_and_judged_rows_of_the_four_hospitals() -> None:
     paid = sum(verdict["paid"] for verdict in verdicts)
     assert f"{len(verdicts)} calls were made in the 15 runs, {paid} paid" in text
     assert f"in {sum(verdict['to_sizes'] for verdict in verdicts)} of the others" in text
+
+
+def test_blind_and_judged_rows_where_a_site_is_bad(rebuild) -> None:
+    """On average over three seeds, where I, III and II are bad."""
+    text = words("docs/reproduction.md")
+    studies = ("study-bad-site", "study-bad-middle-site", "study-bad-small-site")
+
+    def apart(row: str, other: str) -> str:
+        found = []
+        for study in studies:
+            rows = (rebuild.named(study, name) for name in (row, other))
+            ends = [
+                {k: 100 * s.global_test_avg for k, s in zip(r.whole, r.summaries, strict=True)}
+                for r in rows
+            ]
+            found.append(statistics.fmean(ends[0][seed] - ends[1][seed] for seed in range(3)))
+        return "{:+.1f}, {:+.1f} and {:+.1f}".format(*found)
+
+    blind = [apart("n-softmax-blind", other) for other in ("n-softmax", "fedavg")]
+    assert f"the blind row is {blind[0]} points from N-Softmax" in text
+    assert f"and {blind[1]} from FedAvg" in text
+    assert f"and is {apart('n-softmax-auto', 'n-softmax')} points from N-Softmax" in text
+    for study in studies:
+        for seed in range(3):
+            run = Ledger(published(study) / "n-softmax-auto" / f"seed-{seed}").rounds()
+            assert sum(line["learned"] for line in run) in (3, 4)
