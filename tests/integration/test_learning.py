@@ -74,7 +74,7 @@ def test_the_report_puts_its_bytes_against_their_own_formula(tmp_path):
         ("S = 3, steps_per_message = 4", "steps_per_message = 4 is more than S = 3"),
         ("steps_per_message = 0", "method.steps_per_message: input should be greater than or"),
         ("steps_per_message = 2, learning = 'server'", "needs learning = 'clients'"),
-        ("learning = 'both'", "method.learning: input should be 'clients' or 'server'"),
+        ("learning = 'both'", "method.learning: input should be 'clients', 'server' or 'blind'"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(tmp_path, say, settings, words):

@@ -96,6 +96,32 @@ def test_what_does_not_fit_is_refused_before_any_work(privacy, method, said):
         refuse_private(privacy, METHODS[method](), mlp(), 4)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"t0": "auto"}, "judges calls by losses"),
+        ({"learning": "blind"}, "learning = 'blind' has no noise of its own yet"),
+    ],
+)
+def test_ways_of_learning_without_noise_are_refused(change, said):
+    for privacy in (THETA, TRAIN):
+        with pytest.raises(ConfigError, match=said):
+            refuse_private(privacy, AutoFedAvg(**change), mlp(), 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"exchange": {"disclose": "means"}}, "halves are compared case by case"),
+        ({"privacy": {"theta_clip": 1.0, "theta_noise": 1.0}}, "no noise for its gradients"),
+        ({"method": {"name": "auto-fedavg", "learning": "blind"}}, "shows no site's own model"),
+    ],
+)
+def test_a_ceiling_that_shows_too_much_is_refused(change, said):
+    with pytest.raises(ConfigError, match=said):
+        parse_run({**ROW, "rounds": 3, "ceiling": [2], **change}, "here").check()
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fednova", "fedadam", "median"])
 def test_methods_that_train_on_gradients_alone_can_be_private(name):
     refuse_private(TRAIN, METHODS[name](), mlp(), 4)
