@@ -18,7 +18,8 @@ from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
 from autofedavg.tasks.cifar.files import LabelledImages
-from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
+from autofedavg.tasks.cifar.network_input import cifar_loss
+from autofedavg.tasks.cifar.site import CifarSite
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from bench.table import Row, Section
 from bench.timing import Sample, interleave

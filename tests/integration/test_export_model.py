@@ -18,7 +18,7 @@ from autofedavg.core.forms import Form, reshaped
 from autofedavg.experiment.models import save_model
 from autofedavg.inference import export, formats
 from autofedavg.inference.load import load_trained
-from autofedavg.tasks.cifar.site import MEAN, STD
+from autofedavg.tasks.cifar.network_input import MEAN, STD
 from autofedavg.tasks.cifar.task import Cifar10
 from autofedavg.tasks.imaging.pipeline import Pipeline
 from folders import model_file

@@ -26,7 +26,8 @@ from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.tasks.cifar.files import LabelledImages
-from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
+from autofedavg.tasks.cifar.network_input import cifar_loss
+from autofedavg.tasks.cifar.site import CifarSite
 from autofedavg.tasks.cifar.vgg9 import vgg9
 
 pytestmark = [

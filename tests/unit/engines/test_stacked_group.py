@@ -23,7 +23,8 @@ from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.secure_sum import SumOver
 from autofedavg.tasks.cifar.files import LabelledImages
-from autofedavg.tasks.cifar.site import CifarSite, cifar_loss
+from autofedavg.tasks.cifar.network_input import cifar_loss
+from autofedavg.tasks.cifar.site import CifarSite
 
 CPU = torch.device("cpu")
 TRAINING = Training(

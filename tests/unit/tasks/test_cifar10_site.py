@@ -12,7 +12,8 @@ from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
 from autofedavg.tasks.cifar.files import LabelledImages
-from autofedavg.tasks.cifar.site import BLOCK, CifarSite, augment, cifar_loss, normalise
+from autofedavg.tasks.cifar.network_input import augment, cifar_loss, normalise
+from autofedavg.tasks.cifar.site import BLOCK, CifarSite
 
 
 def slow(image, shift, flip):

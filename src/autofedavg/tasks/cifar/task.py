@@ -21,8 +21,9 @@ from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress, Task
 from autofedavg.tasks.cifar import files
 from autofedavg.tasks.cifar.files import Cifar10Data, LabelledImages
+from autofedavg.tasks.cifar.network_input import cifar_logits, cifar_loss, recipe
 from autofedavg.tasks.cifar.partition import heterogeneous, homogeneous
-from autofedavg.tasks.cifar.site import CifarSite, cifar_logits, cifar_loss, recipe
+from autofedavg.tasks.cifar.site import CifarSite
 from autofedavg.tasks.cifar.vgg9 import vgg9
 from autofedavg.tasks.imaging.cache import data_home
 
