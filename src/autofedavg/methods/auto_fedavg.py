@@ -227,8 +227,8 @@ class AutoFedAvg(Method):
         else:
             why = f"S = {self.S} mixtures a call show where the {sites} models lie"
         return [
-            "learning = 'server' sends no site's model while it learns, but a site that tries can find "
-            f"it from the mixtures: {why} (decision 44)"
+            "learning = 'server' sends no site's model while it learns, but a site that tries "
+            f"can find it from the mixtures: {why} (decision 44)"
         ]
 
     def layer_names(self, layout: Layout) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ class FedLAW(AveragingMethod):
         if self.learning == "clients" or not self.S:
             return []
         return [
-            "learning = 'server' sends no site's model while it learns, but a site that tries can find "
-            "it from the mixtures: a softmax draws nothing (decision 44)"
+            "learning = 'server' sends no site's model while it learns, but a site that tries "
+            "can find it from the mixtures: a softmax draws nothing (decision 44)"
         ]
 
     def plan(self, layout: Layout, T: int) -> Plan:
