@@ -93,7 +93,9 @@ def read_trials(study: Path | str, only: Sequence[str] = ()) -> tuple[Study, Tri
     read = read_study(path, only=only)
     raw = study_values(path)
     rows = {run.name for run in read.runs}
-    trials = trials_of({**raw, "run": [row for row in raw["run"] if row["name"] in rows]}, path.name)
+    trials = trials_of(
+        {**raw, "run": [row for row in raw["run"] if row["name"] in rows]}, path.name
+    )
     return parse_study(trials.values, path.name, folder=path.parent), trials
 
 

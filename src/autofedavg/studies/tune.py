@@ -86,9 +86,7 @@ def _run_trials(
     while True:
         left = tuple(run for run in plan.runs if run.name not in diverged)
         try:
-            run_study(
-                replace(plan, runs=left), home.parent, machine, observer, at_once, again=True
-            )
+            run_study(replace(plan, runs=left), home.parent, machine, observer, at_once, again=True)
             return
         except AutoFedAvgError:
             found = _diverged(plan, home)
@@ -109,9 +107,7 @@ def _diverged(plan: Study, home: Path) -> set[str]:
     return found
 
 
-def _tuned(
-    raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[str, Trial]
-) -> str:
+def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[str, Trial]) -> str:
     """The study with the chosen settings, as TOML."""
     head = dict(raw.get("study", {}))
     name = head.get("name", path.stem)
