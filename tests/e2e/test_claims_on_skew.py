@@ -114,3 +114,20 @@ def test_blind_and_judged_rows_where_a_site_is_bad(rebuild) -> None:
         for seed in range(3):
             run = Ledger(published(study) / "n-softmax-auto" / f"seed-{seed}").rounds()
             assert sum(line["learned"] for line in run) in (3, 4)
+
+
+def test_for_eighty_rounds_the_lead_does_not_last() -> None:
+    text, home = words("docs/reproduction.md"), published("bench-skew-long")
+    fedavg, auto = (Ledger(home / row / "seed-0").rounds() for row in ("fedavg", "n-softmax-auto"))
+    ahead = [
+        100 * (b["test"]["mean"] - a["test"]["mean"]) for a, b in zip(fedavg, auto, strict=True)
+    ]
+    late = ahead[40:80]
+    assert f"on average {-statistics.fmean(late):.1f} points below FedAvg" in text
+    assert f"below it in {sum(gain < 0 for gain in late)} of these 40 rounds" in text
+    assert all(gain > 0 for gain in ahead[1:20])
+    assert fedavg[-1]["test"]["mean"] == auto[-1]["test"]["mean"]
+    verdicts = {line["t"]: line["verdict"] for line in auto if "verdict" in line}
+    assert [t for t in verdicts if verdicts[t]["paid"]] == [1, 2, 5, 12, 27, 42, 57]
+    assert "rounds 1, 2, 5, 12, 27, 42 and 57 paid by the rule, the one in round 72 did not" in text
+    assert f"the loss is {verdicts[72]['over_sizes']:.3f} lower in round 72" in text
