@@ -1,7 +1,9 @@
 """Fixtures for the whole suite; `toy` holds the small problems they are made from."""
 
+import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -29,11 +31,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def tier_one_starts_nothing(request):
-    """The first tier stays quick: none of its tests starts an interpreter."""
+    """The first tier stays quick: none of its tests starts an interpreter, or waits for a disk."""
     if is_costly(request.node):
         yield
         return
-    with without_programs():
+    # What its tests write need not survive a loss of power.
+    with without_programs(), patch.object(os, "fsync", lambda _: None):
         yield
 
 
