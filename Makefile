@@ -8,6 +8,7 @@ NOW    := $(shell date +%Y%m%d-%H%M%S)
 CORE   := src/autofedavg/algorithm.py,src/autofedavg/core/*,src/autofedavg/federation/*
 # Three files of tests at once on two cores: many wait for a process.
 BESIDE := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
+FIRST  := not (browser or engine or export or process or published or slow or trains)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
@@ -40,11 +41,13 @@ demo: $(DEMO)  ## three hospitals, the rows of the paper's Table 2, in minutes
 
 test: lint types contracts quick  ## the first tier: tools, equations, units, contracts; under four minutes
 
+# Tracing slows tests down: the first tier's cover enough, so the others run without it.
 test-more: $(READY) docs  ## the second: processes, engines, a browser, exports, published results, coverage
 	$(BIN)/coverage erase
-	$(BIN)/pytest -m "not slow" $(BESIDE) --durations=20 --durations-min=5 --cov --cov-report= --doctest-modules tests src
+	$(BIN)/pytest -m "$(FIRST)" $(BESIDE) -p no:cacheprovider --cov --cov-report= --doctest-modules tests src
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
+	$(BIN)/pytest -m "not slow and not ($(FIRST))" $(BESIDE) --durations=20 --durations-min=5 tests
 
 test-all: lint types contracts docs  ## everything, slow tests and the GPU's included
 	$(BIN)/pytest $(BESIDE) --doctest-modules tests src
@@ -62,7 +65,7 @@ contracts: $(READY)
 	$(BIN)/lint-imports
 
 quick: $(READY)
-	$(BIN)/pytest -m "not (browser or engine or export or process or published or slow or trains)" $(BESIDE) -p no:cacheprovider tests
+	$(BIN)/pytest -m "$(FIRST)" $(BESIDE) -p no:cacheprovider tests
 
 bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one run
 	$(BIN)/python -m bench

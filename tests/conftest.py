@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation.port import Federation
 from browsing import browser, open_page  # noqa: F401 - fixtures for all tests
-from tiers import is_costly, mark, without_programs
+from tiers import in_order, is_costly, mark, without_programs
 from toy import DirectFleet, toy_problem
 
 # The toy networks are far too small for threads, which wait for each other on a busy machine.
@@ -27,6 +27,7 @@ settings.load_profile("suite")
 
 def pytest_collection_modifyitems(items):
     mark(items)
+    in_order(items)
 
 
 @pytest.fixture(autouse=True)

@@ -96,7 +96,7 @@ def start():
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "COVERAGE_PROCESS_START": "", **variables},
+            env={**os.environ, **variables},
             # A shell that puts the tests into the background has Ctrl-C ignored, by children too.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
