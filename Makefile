@@ -49,7 +49,7 @@ test-more: $(READY)  ## the second: processes, engines, a browser, exports, publ
 	$(BIN)/pytest -m "not slow and not ($(FIRST))" $(BESIDE) --durations=20 --durations-min=5 tests
 
 test-all: lint types contracts docs  ## everything, slow tests and the GPU's included
-	$(BIN)/pytest $(BESIDE) --doctest-modules tests src
+	AUTOFEDAVG_EXAMPLES=thorough $(BIN)/pytest $(BESIDE) --doctest-modules tests src
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench docs examples conftest.py

@@ -21,8 +21,11 @@ from toy import DirectFleet, toy_problem
 # The toy networks are far too small for threads, which wait for each other on a busy machine.
 torch.set_num_threads(1)
 
-settings.register_profile("suite", deadline=None, max_examples=60, derandomize=True, database=None)
-settings.load_profile("suite")
+# Always the same examples; `make test-all` tries many more.
+FIXED = {"deadline": None, "derandomize": True, "database": None}
+settings.register_profile("suite", max_examples=40, **FIXED)
+settings.register_profile("thorough", max_examples=300, **FIXED)
+settings.load_profile(os.environ.get("AUTOFEDAVG_EXAMPLES", "suite"))
 
 
 def pytest_collection_modifyitems(items):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests_tiny import TINY
 
 PER_KILL = 12  # rounds
-MANY = 300  # of runs whose rounds take milliseconds
+MANY = 150  # of runs whose rounds take milliseconds
 SHORT = 16  # of studies with many rows; a kill lags the round that it waits for by a few at most
 WRITTEN = ("t", "alpha", "beta", "loss", "validation", "validation_local", "validation_personal")
 # One method for every way that methods use the port, and what its checkpoint must hold for that.
