@@ -8,13 +8,15 @@ NOW    := $(shell date +%Y%m%d-%H%M%S)
 CORE   := src/autofedavg/algorithm.py,src/autofedavg/core/*,src/autofedavg/federation/*
 # Three files of tests at once on two cores: many wait for a process.
 BESIDE := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
+BATTERIES := $(patsubst %,--ignore=tests/contracts/test_%.py,engines methods policy)
+FIRST  := not (browser or engine or export or process or published or slow or trains)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Also for the build backend, which pip installs on its own.
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 # Tests start hundreds of interpreters: none of them compiles the package and the tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-more test-all lint types contracts quick docs bench clean
+.PHONY: help setup demo test test-more test-all lint types contracts quick covered docs bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -38,16 +40,16 @@ demo: $(DEMO)  ## three hospitals, the rows of the paper's Table 2, in minutes
 	$(BIN)/autofedavg run demo --out runs/$(NOW)
 	$(BIN)/autofedavg report runs/$(NOW)/demo --out reports/$(NOW)
 
-test: lint types contracts quick  ## the first tier: tools, equations, units, contracts; under four minutes
+# mypy without a cache takes half a minute of one core: beside the tests.
+test: lint contracts  ## the first tier: tools, equations, units, contracts; under four minutes
+	$(MAKE) --no-print-directory --jobs=2 types quick
 
-test-more: $(READY) docs  ## the second: processes, engines, a browser, exports, published results, coverage
-	$(BIN)/coverage erase
-	$(BIN)/pytest -m "not slow" $(BESIDE) --durations=20 --durations-min=5 --cov --cov-report= --doctest-modules tests src
-	$(BIN)/coverage report --fail-under=90
-	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
+test-more: $(READY)  ## the second: processes, engines, a browser, exports, published results, coverage
+	$(MAKE) --no-print-directory --jobs=2 docs covered
+	$(BIN)/pytest -m "not slow and not ($(FIRST))" $(BESIDE) --durations=20 --durations-min=5 tests
 
 test-all: lint types contracts docs  ## everything, slow tests and the GPU's included
-	$(BIN)/pytest $(BESIDE) --doctest-modules tests src
+	AUTOFEDAVG_EXAMPLES=thorough $(BIN)/pytest $(BESIDE) --doctest-modules tests src
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench docs examples conftest.py
@@ -62,7 +64,15 @@ contracts: $(READY)
 	$(BIN)/lint-imports
 
 quick: $(READY)
-	$(BIN)/pytest -m "not (browser or engine or export or process or published or slow or trains)" $(BESIDE) -p no:cacheprovider tests
+	$(BIN)/pytest -m "$(FIRST)" $(BESIDE) -p no:cacheprovider tests
+
+# Tracing slows tests down, so only as many run under it as the gates need. The batteries try every
+# method in every way, and cover nothing more than the rest of the first tier does.
+covered: $(READY)
+	$(BIN)/coverage erase
+	$(BIN)/pytest -m "$(FIRST)" $(BESIDE) -p no:cacheprovider --cov --cov-report= $(BATTERIES) --doctest-modules tests src
+	$(BIN)/coverage report --fail-under=90
+	$(BIN)/coverage report --fail-under=100 --include="$(CORE)"
 
 bench: $(READY)  ## the simulator against a bare PyTorch loop, as ratios of one run
 	$(BIN)/python -m bench

@@ -1,7 +1,9 @@
 """Fixtures for the whole suite; `toy` holds the small problems they are made from."""
 
+import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,27 +15,32 @@ sys.path.insert(0, str(Path(__file__).parent))
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation.port import Federation
 from browsing import browser, open_page  # noqa: F401 - fixtures for all tests
-from tiers import is_costly, mark, without_programs
+from tiers import in_order, is_costly, mark, without_programs
 from toy import DirectFleet, toy_problem
 
 # The toy networks are far too small for threads, which wait for each other on a busy machine.
 torch.set_num_threads(1)
 
-settings.register_profile("suite", deadline=None, max_examples=60, derandomize=True, database=None)
-settings.load_profile("suite")
+# Always the same examples; `make test-all` tries many more.
+FIXED = {"deadline": None, "derandomize": True, "database": None}
+settings.register_profile("suite", max_examples=40, **FIXED)
+settings.register_profile("thorough", max_examples=300, **FIXED)
+settings.load_profile(os.environ.get("AUTOFEDAVG_EXAMPLES", "suite"))
 
 
 def pytest_collection_modifyitems(items):
     mark(items)
+    in_order(items)
 
 
 @pytest.fixture(autouse=True)
 def tier_one_starts_nothing(request):
-    """The first tier stays quick: none of its tests starts an interpreter."""
+    """The first tier stays quick: none of its tests starts an interpreter, or waits for a disk."""
     if is_costly(request.node):
         yield
         return
-    with without_programs():
+    # What its tests write need not survive a loss of power.
+    with without_programs(), patch.object(os, "fsync", lambda _: None):
         yield
 
 

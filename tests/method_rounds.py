@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 
 import torch
@@ -16,6 +17,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.port import Federation
 from autofedavg.federation.proxy import Proxy
+from autofedavg.methods import METHODS
 from autofedavg.tasks.loaders import METRIC, LoaderData, LoaderSite
 
 T = 4
@@ -117,6 +119,17 @@ def rounds(
             at_sites = (deepcopy(federation.personal), federation.copies())
             kept.append(Kept(**vars(replace(done, w=copy, w_k=None)), at_sites=at_sites))
         return kept
+
+
+def whole_bits(method) -> tuple[tuple, ...]:
+    """Every round of a whole run, as `bits`; many tests compare with one and the same run."""
+    return _whole_bits(method.name, method.model_dump_json(exclude_defaults=True))
+
+
+@cache
+def _whole_bits(name: str, settings: str) -> tuple[tuple, ...]:
+    method = METHODS[name].model_validate_json(settings)
+    return tuple(bits(state) for state in rounds(method))
 
 
 def bits(state: Kept) -> tuple:

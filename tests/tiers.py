@@ -121,9 +121,6 @@ UNITS = {
 BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
               "tiny_trained": "trains"}  # fmt: skip
 COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}
-# Their work is done in other processes, or repeats what other tests cover: tracing would only slow
-# them down.
-NOT_TRACED = {"browser", "engine", "export", "published"}
 PROGRAMS = ("python", "autofedavg", "chromium", "flower-", "flwr", "nvflare")
 TESTS = Path(__file__).parent
 
@@ -138,8 +135,11 @@ def mark(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in BY_FIXTURE:
                 item.add_marker(BY_FIXTURE[fixture])
-        if any(item.get_closest_marker(name) for name in NOT_TRACED):
-            item.add_marker("no_cover")
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Puts files that take long first: workers in parallel then end at the same time."""
+    items.sort(key=lambda item: not item.get_closest_marker("engine"))
 
 
 def is_costly(item: pytest.Item) -> bool:

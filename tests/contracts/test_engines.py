@@ -11,6 +11,7 @@ from autofedavg.engines import ENGINES, REMOTE
 from autofedavg.federation.port import Federation
 from autofedavg.federation.proxy import Proxy
 from autofedavg.methods import METHODS
+from method_changes import FEWER_STEPS
 from toy import CPU, METRIC, TRAINING, DirectFleet, mlp, norm_net, toy_problem
 
 
@@ -38,7 +39,7 @@ def fleet_problem(method=""):
     return toy_problem(3, NETWORKS.get(method, norm_net))
 
 
-CHOSEN = [(method, {}) for method in METHODS]
+CHOSEN = [(method, FEWER_STEPS.get(method, {})) for method in METHODS]
 CHOSEN += [("auto-fedavg", {"steps_per_message": 6}), ("auto-fedavg", {"learning": "server"})]
 CHOSEN += [("auto-fedavg", {"t0": "auto", "when_idle": "sizes", "learning": way})
            for way in ("clients", "server")]  # fmt: skip

@@ -12,7 +12,7 @@ from autofedavg import read_study, run_study
 from autofedavg.report.build import build_report
 from browsing import check_page
 
-SHORT = ["rounds=4", "training.iterations=3", "task.scale=0.04"]
+SHORT = ["rounds=4", "training.iterations=1", "task.scale=0.02", "task.pipeline.channels=[4, 8]"]
 pytestmark = pytest.mark.browser
 
 

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,35 +40,42 @@ def tiny_home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_trained(tmp_path_factory) -> Path:
-    """The tiny study run on this machine, once for all workers; not to be written into.
+def once(tmp_path_factory, worker_id) -> Callable[[str, Callable[[Path], Path]], Path]:
+    """Calls a function with a folder once for all workers; what it returned lies in there."""
+
+    def called(name: str, make: Callable[[Path], Path]) -> Path:
+        base = tmp_path_factory.getbasetemp()  # of this worker, below the one of all
+        shared = (base if worker_id == "master" else base.parent) / name
+        shared.mkdir(exist_ok=True)
+        with (shared / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            place = shared / "place"
+            if not place.exists():
+                place.write_text(str(make(shared)))
+            return Path(place.read_text())
+
+    return called
+
+
+@pytest.fixture(scope="session")
+def tiny_trained(once) -> Path:
+    """The tiny study run on this machine; not to be written into.
 
     For tests that compare with numbers which this machine computes.
     """
-    shared = tmp_path_factory.getbasetemp().parent / "tiny-trained"
-    shared.mkdir(exist_ok=True)
-    with (shared / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        home = shared / "runs" / "tiny"
-        return home if (shared / "whole").exists() else _trained(shared)
-
-
-def _trained(shared: Path) -> Path:
-    home = run_tiny(shared)
-    (shared / "whole").touch()
-    return home
+    return once("tiny-trained", run_tiny)
 
 
 @pytest.fixture(scope="session")
-def scans_run(tmp_path_factory) -> Path:
+def scans_run(once) -> Path:
     """A run on two-channel volumes whose data is gone; not to be written into."""
-    return train_scans(tmp_path_factory.mktemp("scans"))
+    return once("scans", train_scans)
 
 
 @pytest.fixture(scope="session")
-def pictures_run(tmp_path_factory) -> Path:
+def pictures_run(once) -> Path:
     """A run on colour pictures whose data is gone; not to be written into."""
-    return train_pictures(tmp_path_factory.mktemp("pictures"))
+    return once("pictures", train_pictures)
 
 
 @pytest.fixture
@@ -96,7 +104,7 @@ def start():
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "COVERAGE_PROCESS_START": "", **variables},
+            env={**os.environ, **variables},
             # A shell that puts the tests into the background has Ctrl-C ignored, by children too.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from tests_tiny import TINY
 
+import toy_task
 from autofedavg import read_study, run_study
 from autofedavg.experiment.folder import Ledger
 from deployed import assert_same_run, environment_of
@@ -69,7 +70,6 @@ def nothing_left(mark: str) -> None:
     ("engine", "rounds", "variants"),
     [
         ("flare", 2, ("n-dirichlet",)),
-        ("flower", 1, ("l-softmax",)),
         pytest.param("flare", 2, tuple(VARIANTS), marks=pytest.mark.slow),
         pytest.param("flower", 1, tuple(VARIANTS), marks=pytest.mark.slow),
     ],
@@ -87,6 +87,26 @@ def test_variants_give_the_same_bits(engine, rounds, variants, command, tmp_path
         there = tmp_path / "runs" / "tiny" / row / "seed-0"
         assert_same_run(here / row / "seed-0", there)
         assert environment_of(there)["engine"] == engine
+    nothing_left(str(tmp_path))
+
+
+@pytest.mark.timeout(900)
+def test_flower_gives_the_same_bits_at_two_small_sites(command, tmp_path, monkeypatch):
+    """Every message starts a process: a task without MONAI, and fewer sites than above."""
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", toy_task.install(tmp_path / "installed"))
+    row = f'[[run]]\nname = "row"\nmethod = {VARIANTS["l-softmax"]}\n'
+    (tmp_path / "toys.toml").write_text(toy_task.STUDY + row)
+    for engine in ("simulator", "flower"):
+        how = ("--engine", engine, "--threads", 1, "--out", tmp_path / engine)
+        done = command("run", tmp_path / "toys.toml", *how, timeout=800)
+        assert done.returncode == 0, done.stderr
+    here, there = (tmp_path / engine / "toys/row/seed-0" for engine in ("simulator", "flower"))
+    assert_same_run(here, there)
+    assert environment_of(there)["engine"] == "flower"
+    (line,) = Ledger(there).rounds()
+    assert line["learned"]
     nothing_left(str(tmp_path))
 
 

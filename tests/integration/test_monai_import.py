@@ -1,13 +1,16 @@
-"""MONAI is imported without the libraries that it would load for parts nobody uses here."""
+"""Runs start without the libraries that MONAI and PyTorch would load for parts nobody uses here."""
 
 import subprocess
 import sys
 
 PROGRAM = """
 import sys
+import torch
 import autofedavg.tasks.imaging.segmentation
+from autofedavg.core.beta_optimiser import BetaOptimiser
+BetaOptimiser("adam", 0.1).start()(torch.ones(3), torch.zeros(3))
 assert "monai.transforms" in sys.modules
-loaded = {"mlflow", "scipy.signal"} & sys.modules.keys()
+loaded = {"mlflow", "scipy.signal", "torch._dynamo"} & sys.modules.keys()
 assert not loaded, loaded
 import mlflow, scipy.signal
 assert mlflow.__version__ and scipy.signal.find_peaks

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -52,22 +53,39 @@ class BetaOptimiser:
         """One step along a slope, and the moments to continue from; none at first."""
         if self.kind == "sgd":
             return theta - self.rate * slope, {}
-        parameter = theta.clone().requires_grad_()
-        adam = torch.optim.Adam([parameter], self.rate, self.betas, foreach=False)
-        parameter.grad = slope
-        if moments:
-            adam.state[parameter] = {name: value.clone() for name, value in moments.items()}
-        adam.step()
-        return parameter.detach(), dict(adam.state[parameter])
+        kept = {name: value.clone() for name, value in moments.items()} or {
+            "step": torch.zeros((), dtype=torch.float32),
+            "exp_avg": torch.zeros_like(theta),
+            "exp_avg_sq": torch.zeros_like(theta),
+        }
+        stepped = theta.detach().clone()
+        # The class `Adam` calls this function, and imports PyTorch's compiler first: two seconds.
+        with torch.no_grad():
+            adam(
+                [stepped],
+                [slope],
+                [kept["exp_avg"]],
+                [kept["exp_avg_sq"]],
+                [],
+                [kept["step"]],
+                foreach=False,
+                fused=False,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=self.rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+        return stepped, kept
 
     def _adam(self) -> Step:
-        parameter = torch.zeros((), requires_grad=True)
-        adam = torch.optim.Adam([parameter], self.rate, self.betas, foreach=False)
+        moments: dict[str, Tensor] = {}
 
         def step(theta: Tensor, average: Tensor) -> Tensor:
-            parameter.grad = None  # the next one has another shape, the first time
-            parameter.data, parameter.grad = theta.clone(), theta - average
-            adam.step()
-            return parameter.detach().clone()
+            nonlocal moments
+            theta, moments = self.step_from(theta, theta - average, moments)
+            return theta
 
         return step

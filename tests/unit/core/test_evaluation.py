@@ -251,3 +251,8 @@ def test_a_single_mean_is_kept_to_the_bit():
     assert dict(site_means(Scores(rows), "dice")) == {
         ("global", "A", "test", "dice"): Mean(0.1 + 0.2, 7)
     }
+
+
+@pytest.mark.parametrize("losses", [{}, {"A": [1.0]}, {"A": [None, 2.0]}, {"A": [None, None]}])
+def test_there_is_nothing_to_compare_without_first_and_last_losses(losses):
+    assert loss_ends(losses) is None

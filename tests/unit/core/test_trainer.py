@@ -372,3 +372,9 @@ def test_a_gpu_of_several_is_the_processs_own_from_then_on(monkeypatch):
     assert checked_device("cuda") == torch.device("cuda")
     assert checked_device("cpu") == CPU
     assert chosen == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize("betas", [(1.0, 0.999), (0.9, -0.1)])
+def test_decay_rates_of_adam_lie_below_one(betas):
+    with pytest.raises(ValidationError, match="betas must lie between 0 and 1"):
+        Training(iterations=1, betas=betas)

@@ -486,3 +486,25 @@ def test_every_call_may_be_repeated(federation, w0):
     assert all(torch.equal(steps[name], again[name]) for name in "ABC")
     assert federation.evaluate(w0, "validation") == scores
     assert federation.validate_local(1, bank, METRIC) == local
+
+
+# --- models far from the others' ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1.0, 1000.0])
+def test_a_model_far_from_all_others_is_recorded_by_name(problem, w0, factor):
+    """It is averaged in: what is wrong with it nobody here can know."""
+
+    class Scaled(DirectFleet):
+        def ask(self, verb, messages, within):
+            replies = super().ask(verb, messages, within)
+            replies["B"].arrays["values"].mul_(factor)
+            return replies
+
+    federation = Federation(Scaled(problem), remote=True)
+    assert federation.local_train(1, w0, T=1).w_k.sites == ("A", "B", "C")
+    events = federation.take_events()
+    assert [(e["site"], e["what"], e["call"]) for e in events] == (
+        [("B", "outlying", "local_train")] if factor > 1 else []
+    )
+    assert all("its model has moved by" in e["reason"] for e in events)
