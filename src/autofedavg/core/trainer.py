@@ -115,6 +115,11 @@ class LocalTrainer:
         self._variant: LocalTrainer | None = None
         self._variant_form: Form | None = None
 
+    @property
+    def recorded(self) -> bool:
+        """Whether steps are recorded and replayed."""
+        return self._replays is not None
+
     def variant(self, form: Form | None, training: Training | None = None) -> LocalTrainer:
         """This trainer, or one for another form or training; the latest other one is kept."""
         wanted = self.training if training is None else training
@@ -124,7 +129,7 @@ class LocalTrainer:
         if kept is None or self._variant_form != form or kept.training != wanted:
             network = copy.deepcopy(self.network) if form is None else reshaped(self.network, form)
             kept = self._variant = LocalTrainer(
-                network, self.loss_of, wanted, self.device, self._replays is not None
+                network, self.loss_of, wanted, self.device, self.recorded
             )
             self._variant_form = form
         return kept
@@ -138,7 +143,7 @@ class LocalTrainer:
             betas=self.training.betas,
             momentum=self.training.momentum,
             weight_decay=self.training.weight_decay,
-            in_place=self._replays is not None,
+            in_place=self.recorded,
         )
 
     def drawn(self) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
@@ -19,6 +20,7 @@ from autofedavg.core.layout import no_counters
 from autofedavg.core.local_rules import Plain, Prox
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.overlapping import OverlappedGroup, why_not_overlapped
 from autofedavg.engines.simulator.stackable import layers_in, pictures_of, why_not_together
 from autofedavg.engines.simulator.stacked.layers import fits
 from autofedavg.engines.simulator.stacked.samples import Samples
@@ -53,10 +55,18 @@ def group_of(clients: Mapping[str, Client]) -> ClientGroup:
     if some.trainer.device.type != "cuda" or len(clients) == 1:
         return ClientGroup(clients)
     reason = why_not_together(clients)
-    if reason:
-        log.info("clients take their steps one after another: %s", reason)
+    if not reason:
+        return StackedGroup(clients)
+    alone = why_not_overlapped(clients)
+    if alone:
+        log.info("clients take their steps one after another: %s; %s", reason, alone)
         return ClientGroup(clients)
-    return StackedGroup(clients)
+    if lanes := os.environ.get("AUTOFEDAVG_LANES"):  # TRIAL
+        n = int(lanes)
+        log.info("trial: %d lanes", n)
+        return OverlappedGroup(clients, lambda: n) if n else ClientGroup(clients)
+    log.info("clients take their steps side by side, not as one: %s", reason)
+    return OverlappedGroup(clients)
 
 
 @contextmanager

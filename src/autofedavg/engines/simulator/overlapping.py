@@ -1,0 +1,129 @@
+"""The simulator's clients on one GPU, each training on a stream of its own (decision 69)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+
+import torch
+
+from autofedavg.core.errors import AutoFedAvgError, error_facts
+from autofedavg.core.problem import LocalData
+from autofedavg.core.seeds import Seeds, every_state_kept
+from autofedavg.core.trainer import Batch, LocalTrainer, Training
+from autofedavg.engines.simulator.lanes import Lane
+from autofedavg.engines.simulator.room import Memory, Room
+from autofedavg.engines.simulator.turns import Job, Pause, in_turns
+from autofedavg.federation.client import Client, ClientGroup
+from autofedavg.federation.local_training import LocalTraining
+from autofedavg.federation.messages import Message, refuse_unknown
+
+
+def why_not_overlapped(clients: Mapping[str, Client]) -> str:
+    """Why clients train one after another; nothing where they can overlap."""
+    some = next(iter(clients.values()))
+    if some.private:
+        return "their steps are differentially private"
+    if not some.trainer.recorded:
+        return "their steps cannot be recorded"
+    return ""
+
+
+class OverlappedGroup(ClientGroup):
+    """Clients that train side by side; whatever else is asked, they answer one by one.
+
+    Args:
+        clients: with one trainer for all, which becomes the first lane's.
+        at_once: how many may train at once; what the GPU has room for by default.
+    """
+
+    def __init__(
+        self, clients: Mapping[str, Client], at_once: Callable[[], int] | None = None
+    ) -> None:
+        super().__init__(clients)
+        trainer = self._trainer = next(iter(clients.values())).trainer
+        self._device = trainer.device
+        if self._device.type == "cuda" and self._device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        each = 4 * trainer.flat.nbytes  # with its gradient and two moments
+        self._at_once = at_once or Room(len(clients), each, Memory(self._device))
+        self._lanes: list[Lane] = []
+        self._free: list[Lane] = []
+
+    def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        if verb != "local_train":
+            return super().answer(verb, messages)
+        answers: dict[str, Message] = {}
+        with every_state_kept():
+            jobs = {
+                name: job
+                for name, message in messages.items()
+                if (job := self._job(name, message, answers)) is not None
+            }
+            # The longest ones first, so that all end at about the same time.
+            order = sorted(jobs, key=lambda name: -self._steps(name, jobs[name].training))
+            in_turns([self._turns(name, jobs[name], answers) for name in order], self._at_once)
+        return {name: answers[name] for name in messages}
+
+    def _job(
+        self, name: str, message: Message, answers: dict[str, Message]
+    ) -> LocalTraining | None:
+        """What a client is to do; None where its answer is known already."""
+        try:
+            refuse_unknown(name, "local_train", message.facts)
+            job = self._clients[name].training_of(message)
+        except AutoFedAvgError as error:
+            answers[name] = Message({}, error_facts(error))
+            return None
+        if isinstance(job, Message):
+            answers[name] = job
+            return None
+        return job
+
+    def _steps(self, name: str, training: Training) -> int:
+        cases = self._clients[name].data.cases()["train"]
+        return training.iterations or training.epochs * -(-cases // training.batch_size)
+
+    def _turns(self, name: str, job: LocalTraining, answers: dict[str, Message]) -> Job:
+        def train(pause: Pause) -> None:
+            gpu = self._device.type == "cuda"
+            with torch.cuda.device(self._device) if gpu else nullcontext():  # a thread has its own
+                lane = self._free.pop() if self._free else self._new_lane()
+                try:
+                    with lane.open(pause) as outside:
+                        answers[name] = self._at(lane, name, outside).train(job)
+                except AutoFedAvgError as error:
+                    answers[name] = Message({}, error_facts(error))
+                finally:
+                    self._free.append(lane)
+
+        return train
+
+    def _new_lane(self) -> Lane:
+        """Another lane: the first has the group's trainer, the others copies of it."""
+        some = self._trainer
+        if self._lanes:
+            network = copy.deepcopy(some.network)
+            some = LocalTrainer(network, some.loss_of, some.training, some.device, some.recorded)
+        self._lanes.append(Lane(some))
+        return self._lanes[-1]
+
+    def _at(self, lane: Lane, name: str, pause: Pause) -> Client:
+        """A client that trains in a lane."""
+        client = copy.copy(self._clients[name])
+        client.trainer, client.data = lane.trainer, _Paced(client.data, lane, pause)
+        return client
+
+
+class _Paced:
+    """A site's data whose batches are given one a turn."""
+
+    def __init__(self, data: LocalData, lane: Lane, pause: Pause) -> None:
+        self._data, self._lane, self._pause = data, lane, pause
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._data, name)
+
+    def train_batches(self, seeds: Seeds, t: int, training: Training) -> Iterator[Batch]:
+        return self._lane.paced(self._data.train_batches(seeds, t, training), self._pause)

@@ -1,0 +1,207 @@
+"""Clients that train side by side give the answers of clients that train one after another."""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.blind import BlindPlan
+from autofedavg.core.errors import DataError
+from autofedavg.core.seeds import Seeds, global_seed
+from autofedavg.core.trainer import LocalTrainer, Training
+from autofedavg.engines.simulator.overlapping import OverlappedGroup
+from autofedavg.federation.client import Client, ClientGroup
+from autofedavg.federation.client_state import ClientState
+from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.secure_sum import SumOver
+from autofedavg.tasks.loaders import LoaderData, LoaderSite
+from toy import CPU, ToySite, cross_entropy, mlp, norm_net, toy_problem
+
+TRAINING = Training(iterations=4, batch_size=4, learning_rate=0.05)
+
+
+class Uneven(ToySite):
+    """Sites take different numbers of steps, as with epochs."""
+
+    def train_batches(self, seeds, t, training):
+        several = super().train_batches(seeds, t, training)
+        for _, batch in zip(range(self.steps), several, strict=False):
+            self.order.append(self.name)
+            if self.fails_at == len([name for name in self.order if name == self.name]):
+                raise self.failure
+            yield batch
+
+
+def clients_of(lengths=(4, 2, 3), network=norm_net, training=TRAINING, **how):
+    """Clients of one trainer, and the order in which they take their batches."""
+    problem, order = toy_problem(len(lengths), network), []
+    with global_seed(3):
+        trainer = LocalTrainer(problem.network(), problem.loss, training, CPU)
+    clients = {}
+    for (name, plain), steps in zip(problem.sites.items(), lengths, strict=True):
+        site = Uneven(name, plain.splits)
+        site.steps, site.order, site.fails_at, site.failure = steps, order, 0, None
+        clients[name] = Client(name, site, trainer, Seeds(5), ClientState(), **how)
+    return clients, order
+
+
+def asked(clients, t=1, **facts):
+    some = next(iter(clients.values()))
+    w = some.trainer.layout.read(some.trainer.network).clone()
+    return {name: Message(arrays_of(w), {"t": t, "T": 5} | facts) for name in clients}
+
+
+def same(found, wanted) -> None:
+    assert list(found) == list(wanted)
+    for name, message in wanted.items():
+        assert found[name].facts == message.facts
+        assert found[name].arrays.keys() == message.arrays.keys()
+        for key, array in message.arrays.items():
+            assert torch.equal(found[name].arrays[key], array), (name, key)
+
+
+def overlapped(clients, at_once=3) -> OverlappedGroup:
+    return OverlappedGroup(clients, lambda: at_once)
+
+
+RULES = [
+    None,
+    {"name": "prox", "mu": 0.5},
+    {"name": "keep"},
+    {"name": "personal", "mu": 0.1},
+    {"name": "fedbn"},
+    {"name": "apfl", "mix": 0.3, "adaptive": True},
+    {"name": "pfedme", "pull": 2.0, "inner_rate": 0.1, "inner_steps": 2, "rate": 0.1},
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_answers_are_those_of_clients_who_train_one_after_another(rule, at_once) -> None:
+    """Dropout and batch norm are in the network: randomness and buffers must not mix."""
+    (alone, _), (clients, _) = clients_of(), clients_of()
+    one_by_one, group = ClientGroup(alone), overlapped(clients, at_once)
+    kept = {}
+    for t in (1, 2, 3):
+        facts = {} if rule is None else {"rule": rule}
+        messages = asked(alone, t, tell=["steps"], **facts)
+        for name, digest in kept.items():
+            messages[name].facts["kept"] = digest
+        wanted = one_by_one.answer("local_train", messages)
+        same(group.answer("local_train", messages), wanted)
+        kept = {n: m.facts["kept"] for n, m in wanted.items() if "kept" in m.facts}
+    assert len(group._lanes) == at_once
+
+
+def test_steps_are_interleaved_and_the_longest_begin_first() -> None:
+    training = Training(epochs=1, batch_size=4, learning_rate=0.05)
+    clients, order = clients_of((2, 3, 4), training=training)
+    for client in clients.values():  # as many steps as there are cases
+        batches = Training(iterations=9, batch_size=4)
+        site = client.data
+        site.train_batches = lambda seeds, t, _, site=site: Uneven.train_batches(
+            site, seeds, t, batches
+        )
+    overlapped(clients, 2).answer("local_train", asked(clients))
+    assert "".join(order) == "CBCBCBCAA"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 9))
+def test_any_lengths_and_any_number_at_once(lengths, at_once, t) -> None:
+    (alone, _), (clients, order) = clients_of(lengths), clients_of(lengths)
+    messages = asked(alone, t)
+    wanted = ClientGroup(alone).answer("local_train", messages)
+    same(overlapped(clients, at_once).answer("local_train", messages), wanted)
+    assert sorted(order) == sorted(
+        n for n, k in zip(clients, lengths, strict=True) for _ in range(k)
+    )
+
+
+def test_a_site_that_fails_is_answered_for_and_the_others_train() -> None:
+    (alone, _), (clients, _) = clients_of(), clients_of()
+    for every in (alone, clients):
+        every["B"].data.fails_at, every["B"].data.failure = 2, DataError("torn file", where="B")
+    messages = asked(alone)
+    wanted = ClientGroup(alone).answer("local_train", messages)
+    group = overlapped(clients)
+    same(group.answer("local_train", messages), wanted)
+    assert "torn file" in str(wanted["B"].facts)
+    for every in (alone, clients):
+        every["B"].data.fails_at = 0
+    messages = asked(alone, 2)
+    same(group.answer("local_train", messages), ClientGroup(alone).answer("local_train", messages))
+
+
+def test_an_unexpected_error_ends_all_and_leaves_nothing_behind() -> None:
+    clients, order = clients_of((4, 4, 4))
+    clients["B"].data.fails_at, clients["B"].data.failure = 2, ZeroDivisionError("a bug")
+    group, threads = overlapped(clients), threading.active_count()
+    torch.manual_seed(11), np.random.seed(11), random.seed(11)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        group.answer("local_train", asked(clients))
+    drawn = torch.rand(2), np.random.rand(2), random.random()
+    torch.manual_seed(11), np.random.seed(11), random.seed(11)
+    assert torch.equal(drawn[0], torch.rand(2))
+    assert (drawn[1] == np.random.rand(2)).all() and drawn[2] == random.random()
+    assert "".join(order) == "ABCAB"
+    assert threading.active_count() == threads
+    clients["B"].data.fails_at = 0
+    alone, _ = clients_of((4, 4, 4))
+    messages = asked(alone)
+    same(group.answer("local_train", messages), ClientGroup(alone).answer("local_train", messages))
+
+
+def test_requests_that_cannot_be_met_are_answered_as_ever() -> None:
+    (alone, _), (clients, _) = clients_of(), clients_of()
+    messages = asked(alone)
+    messages["A"] = Message({}, {"t": 1, "T": 5, "sent": {"coding": "same", "digest": "?"}})
+    messages["C"] = Message(messages["C"].arrays, {"t": 1, "T": 5, "surprise": 1})
+    wanted = ClientGroup(alone).answer("local_train", messages)
+    assert wanted["A"].facts == {"missing": True}
+    assert "surprise" in str(wanted["C"].facts)
+    same(overlapped(clients).answer("local_train", messages), wanted)
+
+
+def test_other_requests_are_answered_one_by_one() -> None:
+    (alone, _), (clients, _) = clients_of(), clients_of()
+    group, training = overlapped(clients), asked(alone)
+    for every in (ClientGroup(alone), group):
+        every.answer("local_train", training)
+    messages = {name: Message({}, {"metric": "score"}) for name in clients}
+    wanted = ClientGroup(alone).answer("validate_local", messages)
+    same(group.answer("validate_local", messages), wanted)
+
+
+def test_blind_learning_sends_the_same_parts() -> None:
+    (alone, _), (clients, _) = clients_of(masked=False), clients_of(masked=False)
+    plan = BlindPlan("softmax", 0.0, BetaOptimiser("adam", 0.3), sketch=10)
+    over = SumOver(dict.fromkeys(clients, ""), 1)
+    facts = {"blind": plan.note(), "sum": over.note(), "kept": "", "hold": []}
+    messages = asked(alone, **facts)
+    wanted = ClientGroup(alone).answer("local_train", messages)
+    same(overlapped(clients).answer("local_train", messages), wanted)
+
+
+def test_loaders_that_shuffle_by_global_randomness() -> None:
+    def made():
+        problem = toy_problem(3)
+        with global_seed(3):
+            trainer = LocalTrainer(mlp(), cross_entropy, TRAINING, CPU)
+        clients = {}
+        for name, site in problem.sites.items():
+            data = torch.utils.data.TensorDataset(*site.splits["train"])
+            loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+            loaders = LoaderData(name, LoaderSite(loader, loader), lambda net, batch: batch[1])
+            clients[name] = Client(name, loaders, trainer, Seeds(5), ClientState())
+        return clients
+
+    alone, clients = made(), made()
+    messages = asked(alone)
+    wanted = ClientGroup(alone).answer("local_train", messages)
+    same(overlapped(clients).answer("local_train", messages), wanted)
