@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.blind import BlindPlan
 from autofedavg.core.errors import DataError
-from autofedavg.core.seeds import Seeds, global_seed
+from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.engines.simulator.overlapping import OverlappedGroup
 from autofedavg.federation.client import Client, ClientGroup
@@ -26,15 +26,15 @@ TRAINING = Training(iterations=4, batch_size=4, learning_rate=0.05)
 
 
 class Uneven(ToySite):
-    """Sites take different numbers of steps, as with epochs."""
+    """Sites that take different numbers of steps, write down when, and may fail."""
 
     def train_batches(self, seeds, t, training):
-        several = super().train_batches(seeds, t, training)
-        for _, batch in zip(range(self.steps), several, strict=False):
+        random = seeds.generator(self.name, Purpose.TRAIN_BATCHES, t)
+        for step in range(1, (self.steps or len(self.splits["train"][0]) // 4) + 1):
             self.order.append(self.name)
-            if self.fails_at == len([name for name in self.order if name == self.name]):
+            if step == self.fails_at:
                 raise self.failure
-            yield batch
+            yield self._batch("train", training.batch_size, random)
 
 
 def clients_of(lengths=(4, 2, 3), network=norm_net, training=TRAINING, **how):
@@ -98,17 +98,18 @@ def test_answers_are_those_of_clients_who_train_one_after_another(rule, at_once)
     assert len(group._lanes) == at_once
 
 
-def test_steps_are_interleaved_and_the_longest_begin_first() -> None:
-    training = Training(epochs=1, batch_size=4, learning_rate=0.05)
-    clients, order = clients_of((2, 3, 4), training=training)
-    for client in clients.values():  # as many steps as there are cases
-        batches = Training(iterations=9, batch_size=4)
-        site = client.data
-        site.train_batches = lambda seeds, t, _, site=site: Uneven.train_batches(
-            site, seeds, t, batches
-        )
+def test_steps_are_interleaved() -> None:
+    clients, order = clients_of((4, 2, 3))
     overlapped(clients, 2).answer("local_train", asked(clients))
+    assert "".join(order) == "ABABAACCC"
+
+
+def test_the_longest_begin_first() -> None:
+    """Sites of the toy problem have two, three and four batches of four cases."""
+    clients, order = clients_of((0, 0, 0), training=Training(epochs=1, batch_size=4))
+    answers = overlapped(clients, 2).answer("local_train", asked(clients))
     assert "".join(order) == "CBCBCBCAA"
+    assert list(answers) == ["A", "B", "C"]
 
 
 @settings(max_examples=25, deadline=None)
@@ -145,10 +146,10 @@ def test_an_unexpected_error_ends_all_and_leaves_nothing_behind() -> None:
     torch.manual_seed(11), np.random.seed(11), random.seed(11)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         group.answer("local_train", asked(clients))
-    drawn = torch.rand(2), np.random.rand(2), random.random()
+    drawn = torch.rand(2), np.random.rand(), random.random()
     torch.manual_seed(11), np.random.seed(11), random.seed(11)
     assert torch.equal(drawn[0], torch.rand(2))
-    assert (drawn[1] == np.random.rand(2)).all() and drawn[2] == random.random()
+    assert drawn[1:] == (np.random.rand(), random.random())
     assert "".join(order) == "ABCAB"
     assert threading.active_count() == threads
     clients["B"].data.fails_at = 0

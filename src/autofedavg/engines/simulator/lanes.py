@@ -47,7 +47,7 @@ class Lane:
         self._cpu = None
         self._enter()
         try:
-            with self._streaming() if self.stream else nullcontext():
+            with nullcontext() if self.stream is None else self._on(self.stream):
                 yield lambda: self._outside(pause)
         finally:
             self._leave()
@@ -60,15 +60,14 @@ class Lane:
             pause()
 
     @contextmanager
-    def _streaming(self) -> Iterator[None]:
-        assert self.stream is not None
+    def _on(self, stream: torch.cuda.Stream) -> Iterator[None]:
         usual = torch.cuda.default_stream(self._device)
-        self.stream.wait_stream(usual)
+        stream.wait_stream(usual)
         try:
-            with torch.cuda.stream(self.stream):
+            with torch.cuda.stream(stream):
                 yield
         finally:
-            usual.wait_stream(self.stream)
+            usual.wait_stream(stream)
 
     def _receive(self, batch: Any) -> None:
         """A batch made in another thread was made on the default stream."""
