@@ -109,16 +109,13 @@ class LocalTrainer:
         self.gradient = torch.zeros(self.layout.trainable, dtype=self.layout.dtype, device=device)
         self._counters = self._bind()
         self._weights = self.flat[: self.layout.trainable]
-        self._replays = Replays(device) if steady and device.type == "cuda" else None
+        self.recorded = steady and device.type == "cuda"
+        self.launched: Callable[[], None] | None = None  # called while a gradient is under way
+        self._replays = Replays(device) if self.recorded else None
         self._places: dict[str, Tensor] = {}
         self._optimiser = self.optimiser(self._weights)
         self._variant: LocalTrainer | None = None
         self._variant_form: Form | None = None
-
-    @property
-    def recorded(self) -> bool:
-        """Whether steps are recorded and replayed."""
-        return self._replays is not None
 
     def variant(self, form: Form | None, training: Training | None = None) -> LocalTrainer:
         """This trainer, or one for another form or training; the latest other one is kept."""
@@ -236,6 +233,8 @@ class LocalTrainer:
         self.load(model)
         self._set_mode(train=mode == "train")
         loss = self._done(mode, batch, self._backward)
+        if self.launched is not None:
+            self.launched()
         return self.gradient, loss
 
     def loss(self, model: Model, batch: Batch) -> Tensor:

@@ -9,18 +9,32 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autofedavg.algorithm import Round
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.blind import BlindPlan
 from autofedavg.core.errors import DataError
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
-from autofedavg.engines.simulator.overlapping import OverlappedGroup
+from autofedavg.engines.simulator.overlapping import OverlappedGroup, why_not_overlapped
+from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.port import Federation
 from autofedavg.federation.secure_sum import SumOver
+from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.tasks.loaders import LoaderData, LoaderSite
-from toy import CPU, ToySite, cross_entropy, mlp, norm_net, toy_problem
+from toy import (
+    CPU,
+    METRIC,
+    ToySite,
+    cross_entropy,
+    mlp,
+    norm_net,
+    rounds_of,
+    toy_problem,
+)
+from toy import TRAINING as TOY
 
 TRAINING = Training(iterations=4, batch_size=4, learning_rate=0.05)
 
@@ -206,3 +220,56 @@ def test_loaders_that_shuffle_by_global_randomness() -> None:
     messages = asked(alone)
     wanted = ClientGroup(alone).answer("local_train", messages)
     same(overlapped(clients).answer("local_train", messages), wanted)
+
+
+LEARNING = {
+    "at clients": AutoFedAvg(t0=1, S=3, learn_on="train"),
+    "several steps a message": AutoFedAvg(t0=1, S=4, steps_per_message=2),
+    "at the server": AutoFedAvg(t0=1, S=3, learning="server"),
+    "blind": AutoFedAvg(learning="blind", constraint="softmax", show_weights=True),
+}
+
+
+@pytest.mark.parametrize("method", LEARNING.values(), ids=LEARNING)
+def test_weights_are_learned_as_one_after_another(method) -> None:
+    runs, problem = [], toy_problem(3, norm_net)
+    for group in (ClientGroup, overlapped):
+        with Simulator(problem, TOY, Seeds(7), workers=1, threads=1) as simulator:
+            simulator._groups = [group(simulator._groups[0]._clients)]
+            federation = Federation(simulator, metric=METRIC)
+            w, layout = problem.initial(Seeds(7))
+            start = method.begin(federation, Round(0, w))
+            rounds = method.rounds(federation, layout, 3, start)
+            runs.append([(r.w.values.clone(), r.alpha, dict(r.losses)) for r in rounds])
+    for (w, alpha, losses), (exact, weights, lost) in zip(*runs, strict=True):
+        assert torch.equal(w, exact)
+        assert torch.equal(alpha, weights)
+        assert losses == lost
+
+
+def test_gradients_are_under_way_at_once(monkeypatch) -> None:
+    """Every site's gradient is launched before the first one is waited for."""
+    seen, differentiate = [], LocalTrainer.differentiate
+
+    def noted(self, *what):
+        seen.append("launch")
+        found = differentiate(self, *what)
+        seen.append("use")
+        return found
+
+    monkeypatch.setattr(LocalTrainer, "differentiate", noted)
+    problem = toy_problem(3)
+    with Simulator(problem, TOY, Seeds(7), workers=1, threads=1) as simulator:
+        simulator._groups = [overlapped(simulator._groups[0]._clients)]
+        rounds_of(AutoFedAvg(t0=1, S=2), simulator, 1, problem=problem)
+    assert seen == (["launch"] * 3 + ["use"] * 3) * 2
+
+
+def test_which_clients_overlap(monkeypatch, caplog) -> None:
+    clients, _ = clients_of()
+    trainer = clients["A"].trainer
+    assert why_not_overlapped(clients) == "their steps cannot be recorded"
+    trainer.recorded = True
+    assert why_not_overlapped(clients) == ""
+    clients["A"].private = object()
+    assert why_not_overlapped(clients) == "their steps are differentially private"

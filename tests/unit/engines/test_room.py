@@ -26,14 +26,14 @@ class Pretended:
     ("takes", "free", "clients", "fit"),
     [
         (2 * GB, 100 * GB, 4, 4),
-        (2 * GB, 100 * GB, 40, MOST),
-        (2 * GB, 13 * GB, 4, 3),
-        (2 * GB, 4 * GB, 4, 1),
+        (2 * GB, 1000 * GB, 40, MOST),
+        (2 * GB, 19 * GB, 4, 3),
+        (2 * GB, 8 * GB, 4, 1),
         (2 * GB, 0, 4, 1),
-        (-GB, 9 * GB, 8, 5),
+        (-GB, 13 * GB, 8, 5),
     ],
 )
-def test_half_of_the_free_memory_is_for_further_clients(takes, free, clients, fit, caplog) -> None:
+def test_a_further_client_gets_room_for_three_recordings(takes, free, clients, fit, caplog) -> None:
     room = Room(clients, GB, Pretended(takes, free))
     with caplog.at_level("INFO", logger="autofedavg"):
         found = [room() for _ in range(ALONE + 3)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,9 @@ class Lane:
         self._cpu: Tensor | None = None  # the state of the CPU's generator between turns
         self._outer_cpu: Tensor | None = None
         on_gpu = self._device.type == "cuda"
-        self.stream = torch.cuda.Stream(self._device) if on_gpu else None
+        self.stream: torch.cuda.Stream | None = None
+        if on_gpu:
+            self.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._gpu = torch.Generator(self._device) if on_gpu else None
         self._outer_gpu: torch.Generator | None = None
 
@@ -41,15 +44,18 @@ class Lane:
     def open(self, pause: Pause) -> Iterator[Pause]:
         """Work inside the block is the lane's; gives the function that pauses it.
 
-        It begins after everything that the caller's thread has started on the default stream, and
-        the default stream goes on after it.
+        A gradient that is not a step of training (`LocalTrainer.differentiate`) pauses by itself
+        while the GPU works on it. The lane's work begins after all work that was started before on
+        the default stream, and ends before all that is started there afterwards.
         """
         self._cpu = None
         self._enter()
+        self.trainer.launched = partial(self._outside, pause)
         try:
             with nullcontext() if self.stream is None else self._on(self.stream):
-                yield lambda: self._outside(pause)
+                yield self.trainer.launched
         finally:
+            self.trainer.launched = None
             self._leave()
 
     def paced(self, batches: Iterable[Batch], pause: Pause) -> Iterator[Batch]:
@@ -90,7 +96,7 @@ class Lane:
         if self._cpu is not None:
             torch.default_generator.set_state(self._cpu)
         if self._gpu is not None:
-            shared = _shared_generator(self._device)
+            shared = _shared_generator()
             self._outer_gpu = shared.graphsafe_get_state()
             shared.graphsafe_set_state(self._gpu)
 
@@ -99,10 +105,9 @@ class Lane:
         if self._outer_cpu is not None:
             torch.default_generator.set_state(self._outer_cpu)
         if self._outer_gpu is not None:
-            _shared_generator(self._device).graphsafe_set_state(self._outer_gpu)
+            _shared_generator().graphsafe_set_state(self._outer_gpu)
 
 
-def _shared_generator(device: torch.device) -> torch.Generator:
-    """The GPU's generator for all that takes none."""
-    number = torch.cuda.current_device() if device.index is None else device.index
-    return torch.cuda.default_generators[number]
+def _shared_generator() -> torch.Generator:
+    """The current GPU's generator for all that takes none."""
+    return torch.cuda.default_generators[torch.cuda.current_device()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from operator import methodcaller
+from typing import cast
 
 import torch
 
@@ -19,6 +21,8 @@ from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.local_training import LocalTraining
 from autofedavg.federation.messages import Message, refuse_unknown
 
+LEARNING = ("update_beta", "differentiate", "masked_gradient")  # gradients, but no training
+
 
 def why_not_overlapped(clients: Mapping[str, Client]) -> str:
     """Why clients train one after another; nothing where they can overlap."""
@@ -31,7 +35,7 @@ def why_not_overlapped(clients: Mapping[str, Client]) -> str:
 
 
 class OverlappedGroup(ClientGroup):
-    """Clients that train side by side; whatever else is asked, they answer one by one.
+    """Clients that train and learn side by side; whatever else is asked, they answer one by one.
 
     Args:
         clients: with one trainer for all, which becomes the first lane's.
@@ -42,63 +46,63 @@ class OverlappedGroup(ClientGroup):
         self, clients: Mapping[str, Client], at_once: Callable[[], int] | None = None
     ) -> None:
         super().__init__(clients)
-        trainer = self._trainer = next(iter(clients.values())).trainer
-        self._device = trainer.device
+        self._trainer = next(iter(clients.values())).trainer
+        self._device = self._trainer.device
         if self._device.type == "cuda" and self._device.index is None:
             self._device = torch.device("cuda", torch.cuda.current_device())
-        each = 4 * trainer.flat.nbytes  # with its gradient and two moments
-        self._at_once = at_once or Room(len(clients), each, Memory(self._device))
+        network = 4 * self._trainer.flat.nbytes  # with its gradient and two moments
+        self._at_once = at_once or Room(len(clients), network, Memory(self._device))
         self._lanes: list[Lane] = []
         self._free: list[Lane] = []
 
     def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        if verb != "local_train":
+        if verb not in ("local_train", *LEARNING):
             return super().answer(verb, messages)
         answers: dict[str, Message] = {}
         with every_state_kept():
-            jobs = {
-                name: job
-                for name, message in messages.items()
-                if (job := self._job(name, message, answers)) is not None
-            }
-            # The longest ones first, so that all end at about the same time.
-            order = sorted(jobs, key=lambda name: -self._steps(name, jobs[name].training))
-            in_turns([self._turns(name, jobs[name], answers) for name in order], self._at_once)
+            for name, message in messages.items():
+                with error_as_reply(answers, name):
+                    refuse_unknown(name, verb, message.facts)
+            asked = {name: message for name, message in messages.items() if name not in answers}
+            if verb == "local_train":
+                self._train(asked, answers)
+            else:
+                jobs = [self._job(name, methodcaller(verb, asked[name]), answers) for name in asked]
+                in_turns(jobs, lambda: len(self._lanes))
         return {name: answers[name] for name in messages}
 
-    def _job(
-        self, name: str, message: Message, answers: dict[str, Message]
-    ) -> LocalTraining | None:
-        """What a client is to do; None where its answer is known already."""
-        try:
-            refuse_unknown(name, "local_train", message.facts)
-            job = self._clients[name].training_of(message)
-        except AutoFedAvgError as error:
-            answers[name] = Message({}, error_facts(error))
-            return None
-        if isinstance(job, Message):
-            answers[name] = job
-            return None
-        return job
+    def _train(self, messages: Mapping[str, Message], answers: dict[str, Message]) -> None:
+        trainings: dict[str, LocalTraining] = {}
+        for name, message in messages.items():
+            with error_as_reply(answers, name):
+                found = self._clients[name].training_of(message)
+                if isinstance(found, Message):
+                    answers[name] = found
+                else:
+                    trainings[name] = found
+        # The longest ones first, so that all end at about the same time.
+        order = sorted(trainings, key=lambda name: -self._steps(name, trainings[name].training))
+        jobs = [self._job(name, methodcaller("train", trainings[name]), answers) for name in order]
+        in_turns(jobs, self._at_once)
 
     def _steps(self, name: str, training: Training) -> int:
         cases = self._clients[name].data.cases()["train"]
         return training.iterations or training.epochs * -(-cases // training.batch_size)
 
-    def _turns(self, name: str, job: LocalTraining, answers: dict[str, Message]) -> Job:
-        def train(pause: Pause) -> None:
+    def _job(self, name: str, do: Callable[[Client], Message], answers: dict[str, Message]) -> Job:
+        """What a client is asked for, as a job that takes a lane while it is under way."""
+
+        def job(pause: Pause) -> None:
             gpu = self._device.type == "cuda"
             with torch.cuda.device(self._device) if gpu else nullcontext():  # a thread has its own
                 lane = self._free.pop() if self._free else self._new_lane()
                 try:
-                    with lane.open(pause) as outside:
-                        answers[name] = self._at(lane, name, outside).train(job)
-                except AutoFedAvgError as error:
-                    answers[name] = Message({}, error_facts(error))
+                    with error_as_reply(answers, name), lane.open(pause) as outside:
+                        answers[name] = do(self._at(lane, name, outside))
                 finally:
                     self._free.append(lane)
 
-        return train
+        return job
 
     def _new_lane(self) -> Lane:
         """Another lane: the first has the group's trainer, the others copies of it."""
@@ -110,10 +114,20 @@ class OverlappedGroup(ClientGroup):
         return self._lanes[-1]
 
     def _at(self, lane: Lane, name: str, pause: Pause) -> Client:
-        """A client that trains in a lane."""
+        """A client at work in a lane."""
         client = copy.copy(self._clients[name])
-        client.trainer, client.data = lane.trainer, _Paced(client.data, lane, pause)
+        client.trainer = lane.trainer
+        client.data = cast(LocalData, _Paced(client.data, lane, pause))
         return client
+
+
+@contextmanager
+def error_as_reply(answers: dict[str, Message], name: str) -> Iterator[None]:
+    """Makes an error the reply of one client; the others go on."""
+    try:
+        yield
+    except AutoFedAvgError as error:
+        answers[name] = Message({}, error_facts(error))
 
 
 class _Paced:

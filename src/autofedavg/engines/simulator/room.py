@@ -11,6 +11,7 @@ from autofedavg.core.cuda_graphs import WARM
 log = logging.getLogger(__name__)
 
 MOST = 16  # at once: PyTorch has 32 streams for all that a process does
+SHARES = 3  # of memory that a further client may take, in recorded steps
 ALONE = WARM + 1  # turns that the first client has for itself: its step is recorded in the last
 
 
@@ -33,9 +34,9 @@ class Memory:
 class Room:
     """The number of clients that may train at once; asked before every cycle of turns.
 
-    The first client begins alone. What it has taken when its step is recorded is what every further
-    one is taken to need, and half of the free memory is for them: steps that are not yet recorded
-    need as much again. Other processes may want the GPU, too.
+    The first client begins alone. What it holds when its step is recorded is what a recording
+    takes. Every further client gets three times as much of the free memory: for its recorded step,
+    for its recorded step of LearnAggWeight, and for steps before they are recorded.
 
     Args:
         clients: how many there are.
@@ -56,10 +57,10 @@ class Room:
             self._turns += 1
             return 1
         each = max(self._memory.held() - self._before, 0) + self._network
-        fit = 1 + self._memory.free() // 2 // each
+        fit = 1 + self._memory.free() // (SHARES * each)
         self._found = max(1, min(self._clients, MOST, fit))
         log.info(
-            "%d of %d clients take their steps side by side: each takes %.1f GB of the GPU",
+            "%d of %d clients take their steps side by side: a recorded step takes %.1f GB",
             self._found, self._clients, each / 1e9,
         )  # fmt: skip
         return self._found

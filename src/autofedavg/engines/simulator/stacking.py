@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -14,13 +13,16 @@ from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.constraints import constraint
-from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.local_rules import Plain, Prox
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
-from autofedavg.engines.simulator.overlapping import OverlappedGroup, why_not_overlapped
+from autofedavg.engines.simulator.overlapping import (
+    OverlappedGroup,
+    error_as_reply,
+    why_not_overlapped,
+)
 from autofedavg.engines.simulator.stackable import layers_in, pictures_of, why_not_together
 from autofedavg.engines.simulator.stacked.layers import fits
 from autofedavg.engines.simulator.stacked.samples import Samples
@@ -69,15 +71,6 @@ def group_of(clients: Mapping[str, Client]) -> ClientGroup:
     return OverlappedGroup(clients)
 
 
-@contextmanager
-def _error_as_reply(answers: dict[str, Message], name: str) -> Iterator[None]:
-    """Makes an error the reply of one client; the others go on."""
-    try:
-        yield
-    except AutoFedAvgError as error:
-        answers[name] = Message({}, error_facts(error))
-
-
 class Draw(NamedTuple):
     """A batch, and what a sample of alpha is drawn with: once."""
 
@@ -115,7 +108,7 @@ class StackedGroup(ClientGroup):
         answers: dict[str, Message] = {}
         alike: dict[tuple[Any, ...], dict[str, LocalTraining]] = {}
         for name, message in messages.items():
-            with _error_as_reply(answers, name):
+            with error_as_reply(answers, name):
                 job = self._clients[name].training_of(message)
                 if isinstance(job, Message):
                     answers[name] = job
@@ -126,7 +119,7 @@ class StackedGroup(ClientGroup):
                 self._train(jobs, answers)
                 continue
             for name, job in jobs.items():
-                with _error_as_reply(answers, name):
+                with error_as_reply(answers, name):
                     answers[name] = self._clients[name].train(job)
         return {name: answers[name] for name in messages}
 
@@ -167,7 +160,7 @@ class StackedGroup(ClientGroup):
         for name, job in jobs.items():
             k = self._number[name]
             model = Model(stack.model(k), no_counters(stack.device))
-            with _error_as_reply(answers, name):
+            with error_as_reply(answers, name):
                 answers[name] = self._clients[name].trained(job, model, losses[k])
 
     def _alike(self, messages: Mapping[str, Message]) -> bool:
@@ -195,13 +188,13 @@ class StackedGroup(ClientGroup):
         answers: dict[str, Message] = {}
         work: dict[str, Draw] = {}
         for name in messages:
-            with _error_as_reply(answers, name):
+            with error_as_reply(answers, name):
                 ready = self._drawn.pop((name, t, s, split), None)
                 work[name] = ready or self._draw(name, t, s, split)
         if work:
             thetas, losses = self._weighed(work, next(iter(messages.values())))
             for name, theta, loss in zip(work, thetas.unbind(), losses, strict=True):
-                with _error_as_reply(answers, name):
+                with error_as_reply(answers, name):
                     answers[name] = self._clients[name].weighed(theta, loss, how)
         return {name: answers[name] for name in messages}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 
 Pause = Callable[[], None]
 Job = Callable[[Pause], None]
@@ -23,7 +24,7 @@ class Turns:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._back = SimpleQueue[None](), SimpleQueue[None]()
         self._error: BaseException | None = None
         self._ended = self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -31,8 +32,8 @@ class Turns:
 
     def resume(self) -> bool:
         """Runs the job until it pauses, False, or ends, True; raises what the job raises."""
-        self._go.release()
-        self._back.acquire()
+        self._go.put(None)
+        self._back.get()
         if self._error is not None:
             raise self._error
         return self._ended
@@ -40,7 +41,7 @@ class Turns:
     def stop(self) -> None:
         """Ends the job at its pause, or at the next one if it is running."""
         self._stopping = True
-        self._go.release()
+        self._go.put(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -52,14 +53,14 @@ class Turns:
         except BaseException as error:  # the owner raises it
             self._error = error
         self._ended = True
-        self._back.release()
+        self._back.put(None)
 
     def _pause(self) -> None:
-        self._back.release()
+        self._back.put(None)
         self._wait()
 
     def _wait(self) -> None:
-        self._go.acquire()
+        self._go.get()
         if self._stopping:
             raise Stopped
 
