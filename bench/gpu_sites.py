@@ -10,7 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from autofedavg.algorithm import learn_agg_weight
 from autofedavg.core.bank import Model
+from autofedavg.core.beta_optimiser import BetaOptimiser
+from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.plan import Plan
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer, Training
@@ -23,7 +27,7 @@ from autofedavg.tasks.imaging.preparation import CaseArrays
 from autofedavg.tasks.imaging.segmentation import SegmentationSite, loss, network
 from bench.gpu_volumes import BATCH, HOW
 from bench.table import Row, Section
-from bench.timing import Sample, interleave
+from bench.timing import Run, Sample, interleave
 
 K = 4
 CASES = 8  # of each site
@@ -34,12 +38,11 @@ TITLE = (
 )
 
 
-def measure(steps: int, repetitions: int) -> Section:
+def measure(steps: int, S: int, repetitions: int) -> Section:
     """The section; without rows where there is no GPU."""
     if not torch.cuda.is_available():
         return Section(TITLE, [], remark="skipped: no CUDA device here")
     training = Training(iterations=steps, batch_size=BATCH, precision="bf16")
-    alone, beside = "one after another", "side by side"
     with tempfile.TemporaryDirectory() as folder:
         problem = volumes(Path(folder))
         torch.cuda.reset_peak_memory_stats()
@@ -47,14 +50,20 @@ def measure(steps: int, repetitions: int) -> Section:
             _simulator(problem, training, ClientGroup) as one,
             _simulator(problem, training, OverlappedGroup) as several,
         ):
-            contestants = {alone: _round(problem, one), beside: _round(problem, several)}
+            train, learn = _round(problem, one, S)
+            train_beside, learn_beside = _round(problem, several, S)
+            contestants = {"train": train, "train beside": train_beside}
+            contestants |= {"learn": learn, "learn beside": learn_beside}
             times = interleave(contestants, repetitions)
         memory = torch.cuda.max_memory_allocated() / 1e9
         prepared, launched, worked = _parts(problem, training)
     rows = [
-        Row("a client's step, one after another", _each(times.all(alone), steps), "ms"),
-        Row("a client's step, side by side", _each(times.all(beside), steps), "ms"),
-        Row("side by side over one after another", times.ratio(beside, alone), limit=GOAL),
+        Row("a client's step, one after another", _each(times.all("train"), steps), "ms"),
+        Row("a client's step, side by side", _each(times.all("train beside"), steps), "ms"),
+        Row("side by side over one after another", times.ratio("train beside", "train"), "", GOAL),
+        Row("a client's step on beta, one after another", _each(times.all("learn"), S), "ms"),
+        Row("a client's step on beta, side by side", _each(times.all("learn beside"), S), "ms"),
+        Row("side by side over one after another", times.ratio("learn beside", "learn")),
         Row("of a step alone: preparing its batch, on the host", prepared, "ms"),
         Row("of a step alone: launching it, on the host", launched, "ms"),
         Row("of a step alone: the GPU's work", worked, "ms"),
@@ -93,16 +102,20 @@ def _simulator(
     return made
 
 
-def _round(problem: Problem, simulator: Simulator) -> Callable[[], object]:
+def _round(problem: Problem, simulator: Simulator, S: int) -> tuple[Run, Run]:
+    """Local training of all sites, and S steps on beta with the models that they have then."""
     start, _ = problem.initial(Seeds(0))
     w = Model(start.values.cuda(), start.counters.cuda())
-    federation = Federation(simulator)
+    federation, gamma = Federation(simulator), Dirichlet()
+    bank = federation.local_train(1, w, T=1).w_k
+    optimiser = BetaOptimiser("adam", 0.1)
+    plan = Plan(T=1, t0=1, S=S, gamma=gamma, optimiser=optimiser, data="train")
 
-    def run() -> None:
+    def train() -> None:
         federation.local_train(1, w, T=1)
         torch.cuda.synchronize()
 
-    return run
+    return train, lambda: learn_agg_weight(federation, plan, 1, bank, gamma.initial(K))
 
 
 def _parts(problem: Problem, training: Training) -> tuple[Sample, Sample, Sample]:

@@ -167,7 +167,7 @@ def host() -> None:
                 clients = simulator._groups[0]._clients
                 group = OverlappedGroup(clients, lambda n=n: n) if n else ClientGroup(clients)
                 simulator._groups = [group]
-                run = _round(problem, simulator)
+                run, _ = _round(problem, simulator, 1)
                 run(), run()
                 clock["prepare"] = clock["paused"] = 0.0
                 begun = time.perf_counter()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from autofedavg.algorithm import Round
 from autofedavg.core.bank import Model
 from autofedavg.core.errors import DataError, FederationError
 from autofedavg.core.problem import Problem
@@ -13,6 +14,7 @@ from autofedavg.engines.simulator.overlapping import OverlappedGroup
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.federation.client import ClientGroup
 from autofedavg.federation.port import Federation
+from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.tasks.imaging.segmentation import ahead
 
 pytestmark = [
@@ -67,6 +69,10 @@ class Site:
         steps = training.iterations or training.epochs * -(-self._n // training.batch_size)
         picks = [random.randint(self._n, size=training.batch_size) for _ in range(steps)]
         return ahead([lambda k=k, p=p: self._batch(k, p) for k, p in enumerate(picks)], self._ahead)
+
+    def weight_batch(self, seeds, t, s, split, batch_size):
+        random = seeds.numpy(self.name, Purpose.AGGREGATE_BATCHES, t, s)
+        return self._batch(0, random.randint(self._n, size=batch_size))
 
     def _batch(self, k, picks):
         if self.breaks_at and k == self.breaks_at:
@@ -169,3 +175,20 @@ def test_a_run_that_is_resumed_gives_the_same_numbers() -> None:
     w = Model(values.mean(dim=0), whole[0][1][0])
     later, _ = trained(ADAM, OverlappedGroup, rounds=3, start=1, w=w, build=linear)
     close(later, whole[1:], rtol=1e-3, atol=1e-4)
+
+
+def test_weights_are_learned_side_by_side() -> None:
+    runs = []
+    for group in (ClientGroup, OverlappedGroup):
+        task, seeds, method = problem(linear), Seeds(4), AutoFedAvg(t0=1, S=6)
+        with Simulator(task, ADAM, seeds, device="cuda") as simulator:
+            made = group(simulator._groups[0]._clients)
+            simulator._groups = [made]
+            federation = Federation(simulator)
+            w, layout = task.initial(seeds)
+            start = Round(0, Model(w.values.cuda(), w.counters.cuda()))
+            runs.append([r.alpha for r in method.rounds(federation, layout, 3, start)])
+        if group is OverlappedGroup:
+            assert all(len(lane.trainer._replays._recordings) > 1 for lane in made._lanes)
+    for found, wanted in zip(*runs, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
