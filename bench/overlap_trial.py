@@ -37,10 +37,7 @@ def batch():
 
 def trainers(n):
     first = network(HOW)
-    made = []
-    for _ in range(n):
-        made.append(LocalTrainer(copy.deepcopy(first), loss(HOW), TRAINING, CUDA, True))
-    return made
+    return [LocalTrainer(copy.deepcopy(first), loss(HOW), TRAINING, CUDA, True) for _ in range(n)]
 
 
 def recorded(made, streams):
@@ -76,8 +73,8 @@ def streams() -> None:
         graphs = recorded(made, lanes)
         for n in (1, 2, 3, 4, 6, 8):
 
-            def run(n=n):
-                for graph, stream in zip(graphs[:n], lanes[:n], strict=True):
+            def run(pairs=tuple(zip(graphs[:n], lanes[:n], strict=True))):
+                for graph, stream in pairs:
                     with torch.cuda.stream(stream):
                         graph.replay()
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Model
-from autofedavg.core.errors import DataError, FederationError
+from autofedavg.core.errors import DataError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Training
@@ -161,7 +161,7 @@ def test_a_site_that_fails_does_not_touch_the_others() -> None:
     with Simulator(task, ADAM, seeds, device="cuda") as simulator:
         first, _ = task.initial(seeds)
         w = Model(first.values.cuda(), first.counters.cuda())
-        with pytest.raises(FederationError, match="torn file"):
+        with pytest.raises(DataError, match="torn file"):
             Federation(simulator).local_train(1, w, T=5)
         task.sites["b"].breaks_at = 0
         found = Federation(simulator).local_train(1, w, T=5).w_k.values
