@@ -72,8 +72,9 @@ def streams() -> None:
         made = trainers(8)
         graphs = recorded(made, lanes)
         for n in (1, 2, 3, 4, 6, 8):
+            chosen = tuple(zip(graphs[:n], lanes[:n], strict=True))
 
-            def run(pairs=tuple(zip(graphs[:n], lanes[:n], strict=True))):
+            def run(pairs=chosen):
                 for graph, stream in pairs:
                     with torch.cuda.stream(stream):
                         graph.replay()

@@ -82,12 +82,11 @@ class Replays:
         usual = torch.cuda.current_stream() if torch.cuda.is_available() else None
         # Libraries keep scratch memory by stream. Recordings that are replayed on different streams
         # at once must not share it, so a step is recorded where it is replayed, if that can be.
-        default = usual is None or usual == torch.cuda.default_stream()
+        own = None if usual is None or usual == torch.cuda.default_stream() else usual
         try:
             graph = torch.cuda.CUDAGraph()
             # Others, such as who makes the next batches, may use the GPU meanwhile.
-            side = None if default else usual
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
                 loss = do(still)
         except RuntimeError as error:
             self._able = False

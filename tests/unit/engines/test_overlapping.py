@@ -17,6 +17,7 @@ from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
 from autofedavg.engines.simulator.overlapping import OverlappedGroup, why_not_overlapped
 from autofedavg.engines.simulator.simulator import Simulator
+from autofedavg.engines.simulator.stacking import group_of
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, arrays_of
@@ -265,7 +266,7 @@ def test_gradients_are_under_way_at_once(monkeypatch) -> None:
     assert seen == (["launch"] * 3 + ["use"] * 3) * 2
 
 
-def test_which_clients_overlap(monkeypatch, caplog) -> None:
+def test_which_clients_overlap() -> None:
     clients, _ = clients_of()
     trainer = clients["A"].trainer
     assert why_not_overlapped(clients) == "their steps cannot be recorded"
@@ -273,3 +274,19 @@ def test_which_clients_overlap(monkeypatch, caplog) -> None:
     assert why_not_overlapped(clients) == ""
     clients["A"].private = object()
     assert why_not_overlapped(clients) == "their steps are differentially private"
+
+
+def test_a_gpus_clients_and_what_the_log_says(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    found = []
+    with caplog.at_level("INFO", logger="autofedavg"):
+        for recorded in (True, False):
+            clients, _ = clients_of()
+            trainer = clients["A"].trainer
+            trainer.device, trainer.recorded = torch.device("cuda"), recorded
+            found.append(type(group_of(clients)))
+    assert found == [OverlappedGroup, ClientGroup]
+    beside, alone = caplog.messages
+    assert beside.startswith("clients take their steps side by side, not as one: ")
+    assert alone.startswith("clients take their steps one after another: ")
+    assert alone.endswith("; their steps cannot be recorded")
