@@ -94,10 +94,10 @@ def problem(build=network, made_ahead=0, names="abcd") -> Problem:
 def trained(training, group, rounds=3, at_once=None, start=0, w=None, **how):
     """Models and losses of every round, and the group."""
     task, seeds, found = problem(**how), Seeds(4), []
-    with Simulator(task, training, seeds, device="cuda") as simulator:
+    with Simulator(task, training, seeds, device="cuda", workers=4) as simulator:
         clients = simulator._groups[0]._clients
         assert isinstance(simulator._groups[0], OverlappedGroup)
-        made = group(clients, lambda: at_once) if at_once else group(clients)
+        made = group(clients, at_once=lambda: at_once) if at_once else group(clients)
         simulator._groups = [made]
         federation = Federation(simulator)
         if w is None:
@@ -158,7 +158,7 @@ def test_the_gpus_own_random_numbers_are_left_alone() -> None:
 def test_a_site_that_fails_does_not_touch_the_others() -> None:
     task, seeds = problem(linear), Seeds(4)
     task.sites["b"].breaks_at = 7
-    with Simulator(task, ADAM, seeds, device="cuda") as simulator:
+    with Simulator(task, ADAM, seeds, device="cuda", workers=4) as simulator:
         first, _ = task.initial(seeds)
         w = Model(first.values.cuda(), first.counters.cuda())
         with pytest.raises(DataError, match="torn file"):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from autofedavg.algorithm import Round
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.blind import BlindPlan
-from autofedavg.core.errors import DataError
+from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.trainer import LocalTrainer, Training
+from autofedavg.engines.simulator import stacking
 from autofedavg.engines.simulator.overlapping import OverlappedGroup, why_not_overlapped
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.engines.simulator.stacking import group_of
@@ -81,7 +82,7 @@ def same(found, wanted) -> None:
 
 
 def overlapped(clients, at_once=3) -> OverlappedGroup:
-    return OverlappedGroup(clients, lambda: at_once)
+    return OverlappedGroup(clients, at_once=lambda: at_once)
 
 
 RULES = [
@@ -276,17 +277,31 @@ def test_which_clients_overlap() -> None:
     assert why_not_overlapped(clients) == "their steps are differentially private"
 
 
+def of_a_gpu(recorded: bool, names: int = 3) -> dict:
+    clients, _ = clients_of()
+    trainer = clients["A"].trainer
+    trainer.device, trainer.recorded = torch.device("cuda"), recorded
+    return dict(list(clients.items())[:names])
+
+
 def test_a_gpus_clients_and_what_the_log_says(monkeypatch, caplog) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    found = []
     with caplog.at_level("INFO", logger="autofedavg"):
-        for recorded in (True, False):
-            clients, _ = clients_of()
-            trainer = clients["A"].trainer
-            trainer.device, trainer.recorded = torch.device("cuda"), recorded
-            found.append(type(group_of(clients)))
-    assert found == [OverlappedGroup, ClientGroup]
-    beside, alone = caplog.messages
-    assert beside.startswith("clients take their steps side by side, not as one: ")
+        found = [type(group_of(of_a_gpu(recorded=True), beside)) for beside in (1, 2)]
+    assert found == [ClientGroup, OverlappedGroup]
+    alone, beside = caplog.messages
     assert alone.startswith("clients take their steps one after another: ")
-    assert alone.endswith("; their steps cannot be recorded")
+    assert beside.startswith("at most 2 clients take their steps side by side, not as one: ")
+
+
+def test_sites_that_cannot_train_side_by_side_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"2 sites cannot .* their steps cannot be recorded"):
+        group_of(of_a_gpu(recorded=False), 2)
+    with pytest.raises(ConfigError, match="2 sites cannot train side by side: there is one site"):
+        group_of(of_a_gpu(recorded=True, names=1), 2)
+
+
+def test_clients_that_train_as_one_are_not_side_by_side(monkeypatch) -> None:
+    monkeypatch.setattr(stacking, "why_not_together", lambda clients: "")
+    with pytest.raises(ConfigError, match="on this GPU they take their steps as one"):
+        group_of(of_a_gpu(recorded=True), 2)

@@ -15,7 +15,7 @@ from autofedavg.core.problem import LocalData
 from autofedavg.core.seeds import Seeds, every_state_kept
 from autofedavg.core.trainer import Batch, LocalTrainer, Training
 from autofedavg.engines.simulator.lanes import Lane
-from autofedavg.engines.simulator.room import Memory, Room
+from autofedavg.engines.simulator.room import MOST, Memory, Room
 from autofedavg.engines.simulator.turns import Job, Pause, in_turns
 from autofedavg.federation.client import Client, ClientGroup
 from autofedavg.federation.local_training import LocalTraining
@@ -39,11 +39,15 @@ class OverlappedGroup(ClientGroup):
 
     Args:
         clients: with one trainer for all, which becomes the first lane's.
-        at_once: how many may train at once; what the GPU has room for by default.
+        most: how many may train at once, if the GPU has room for them.
+        at_once: how many do; asked before every cycle of turns.
     """
 
     def __init__(
-        self, clients: Mapping[str, Client], at_once: Callable[[], int] | None = None
+        self,
+        clients: Mapping[str, Client],
+        most: int = MOST,
+        at_once: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(clients)
         self._trainer = next(iter(clients.values())).trainer
@@ -51,7 +55,7 @@ class OverlappedGroup(ClientGroup):
         if self._device.type == "cuda" and self._device.index is None:
             self._device = torch.device("cuda", torch.cuda.current_device())
         network = 4 * self._trainer.flat.nbytes  # with its gradient and two moments
-        self._at_once = at_once or Room(len(clients), network, Memory(self._device))
+        self._at_once = at_once or Room(min(len(clients), most), network, Memory(self._device))
         self._lanes: list[Lane] = []
         self._free: list[Lane] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.constraints import constraint
+from autofedavg.core.errors import ConfigError
 from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.local_rules import Plain, Prox
@@ -51,24 +51,43 @@ TOGETHER: Mapping[str, set[str]] = {
 }  # fmt: skip
 
 
-def group_of(clients: Mapping[str, Client]) -> ClientGroup:
-    """A group whose clients are stacked where network, data and training allow it."""
+def group_of(clients: Mapping[str, Client], beside: int = 1) -> ClientGroup:
+    """A group whose clients are stacked where network, data and training allow it.
+
+    Args:
+        clients: of one process.
+        beside: how many may take their steps side by side on a GPU, where they are not stacked.
+
+    Raises:
+        ConfigError: several are to, and cannot.
+    """
     some = next(iter(clients.values()))
-    if some.trainer.device.type != "cuda" or len(clients) == 1:
+    if some.trainer.device.type != "cuda":
+        return ClientGroup(clients)
+    if len(clients) == 1:
+        if beside > 1:
+            raise _no_effect(beside, "there is one site")
         return ClientGroup(clients)
     reason = why_not_together(clients)
     if not reason:
+        if beside > 1:
+            raise _no_effect(beside, "on this GPU they take their steps as one")
         return StackedGroup(clients)
-    alone = why_not_overlapped(clients)
-    if alone:
-        log.info("clients take their steps one after another: %s; %s", reason, alone)
+    if beside == 1:
+        log.info("clients take their steps one after another: %s", reason)
         return ClientGroup(clients)
-    if lanes := os.environ.get("AUTOFEDAVG_LANES"):  # TRIAL
-        n = int(lanes)
-        log.info("trial: %d lanes", n)
-        return OverlappedGroup(clients, lambda: n) if n else ClientGroup(clients)
-    log.info("clients take their steps side by side, not as one: %s", reason)
-    return OverlappedGroup(clients)
+    if alone := why_not_overlapped(clients):
+        raise _no_effect(beside, alone)
+    log.info("at most %d clients take their steps side by side, not as one: %s", beside, reason)
+    return OverlappedGroup(clients, beside)
+
+
+def _no_effect(beside: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"{beside} sites cannot train side by side: {why}",
+        where="workers",
+        remedy="leave --workers out",
+    )
 
 
 class Draw(NamedTuple):
