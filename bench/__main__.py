@@ -21,6 +21,7 @@ import torch
 from bench import (
     gpu,
     gpu_methods,
+    gpu_sites,
     gpu_volumes,
     large,
     memory,
@@ -55,6 +56,7 @@ FULL: dict[str, Measure] = {
     "gpu": lambda: gpu.measure(epochs=4, S=400, repetitions=5),
     "gpu volumes": lambda: gpu_volumes.measure(steps=100, repetitions=5),
     "gpu methods": lambda: gpu_methods.measure(repetitions=9),
+    "gpu sites": lambda: gpu_sites.measure(steps=50, S=20, repetitions=7),
     "federate": lambda: own.measure(cuts=(16, 64, 256), cases=8000, sittings=2, repetitions=4),
     "many clients": lambda: scale.measure(clients=(64, 256, 1024), rounds=3),
 }
@@ -73,6 +75,7 @@ QUICK: dict[str, Measure] = {
     "gpu": lambda: gpu.measure(epochs=1, S=5, repetitions=1),
     "gpu volumes": lambda: gpu_volumes.measure(steps=5, repetitions=1),
     "gpu methods": lambda: gpu_methods.measure(repetitions=1),
+    "gpu sites": lambda: gpu_sites.measure(steps=6, S=5, repetitions=1),
     "federate": lambda: own.measure(cuts=(4, 8), cases=128, sittings=1, repetitions=1),
     "many clients": lambda: scale.measure(clients=(2, 4), rounds=1),
 }

@@ -11,7 +11,7 @@ import pytest
 HOME = Path(__file__).parents[2]
 HERE = (
     "rounds", "steps", "step memory", "volumes", "round memory", "large data", "report", "gpu",
-    "gpu volumes", "gpu methods", "federate", "many clients",
+    "gpu volumes", "gpu methods", "gpu sites", "federate", "many clients",
 )  # fmt: skip
 ENGINES = ("flare", "flower")  # they start servers and sites: a minute each
 

@@ -32,7 +32,11 @@ Engine = Annotated[str, typer.Option(help="Engine: see `autofedavg list engines`
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Worker processes (default: automatic; never changes results).", min=1),
+    typer.Option(
+        help="Worker processes (default: automatic; never changes results). On a GPU: sites that "
+        "train side by side (default: 1).",
+        min=1,
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -80,10 +80,13 @@ class Replays:
     def _record(self, batch: tuple[Tensor, ...], do: Do) -> Recording | None:
         still = tuple(part.to(self._device, copy=True) for part in batch)
         usual = torch.cuda.current_stream() if torch.cuda.is_available() else None
+        # Libraries keep scratch memory by stream. Recordings that are replayed on different streams
+        # at once must not share it, so a step is recorded where it is replayed, if that can be.
+        own = None if usual is None or usual == torch.cuda.default_stream() else usual
         try:
             graph = torch.cuda.CUDAGraph()
             # Others, such as who makes the next batches, may use the GPU meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
                 loss = do(still)
         except RuntimeError as error:
             self._able = False

@@ -109,7 +109,9 @@ class LocalTrainer:
         self.gradient = torch.zeros(self.layout.trainable, dtype=self.layout.dtype, device=device)
         self._counters = self._bind()
         self._weights = self.flat[: self.layout.trainable]
-        self._replays = Replays(device) if steady and device.type == "cuda" else None
+        self.recorded = steady and device.type == "cuda"
+        self.launched: Callable[[], None] | None = None  # called while a gradient is under way
+        self._replays = Replays(device) if self.recorded else None
         self._places: dict[str, Tensor] = {}
         self._optimiser = self.optimiser(self._weights)
         self._variant: LocalTrainer | None = None
@@ -124,7 +126,7 @@ class LocalTrainer:
         if kept is None or self._variant_form != form or kept.training != wanted:
             network = copy.deepcopy(self.network) if form is None else reshaped(self.network, form)
             kept = self._variant = LocalTrainer(
-                network, self.loss_of, wanted, self.device, self._replays is not None
+                network, self.loss_of, wanted, self.device, self.recorded
             )
             self._variant_form = form
         return kept
@@ -138,7 +140,7 @@ class LocalTrainer:
             betas=self.training.betas,
             momentum=self.training.momentum,
             weight_decay=self.training.weight_decay,
-            in_place=self._replays is not None,
+            in_place=self.recorded,
         )
 
     def drawn(self) -> Model:
@@ -231,6 +233,8 @@ class LocalTrainer:
         self.load(model)
         self._set_mode(train=mode == "train")
         loss = self._done(mode, batch, self._backward)
+        if self.launched is not None:
+            self.launched()
         return self.gradient, loss
 
     def loss(self, model: Model, batch: Batch) -> Tensor:

@@ -117,13 +117,15 @@ def test_the_work_is_not_measured_where_it_cannot_matter():
     assert plan_workers(3, "cuda", 16, heavy=never) == (1, 16)
 
 
-@pytest.mark.parametrize(
-    ("device", "choice"), [("cuda", {"workers": 2}), ("cpu", {"workers": 2, "threads": 2})]
-)
-def test_workers_that_cannot_be_had_are_refused(device, choice):
-    wrong = rf"^workers: 2 workers cannot be used with \d+ threads on {device}; use 1 worker"
+def test_workers_that_cannot_be_had_are_refused():
+    wrong = r"^workers: 2 workers cannot be used with 2 threads on cpu; use 1 worker"
     with pytest.raises(ConfigError, match=wrong):
-        plan_workers(3, device, 4, **choice)
+        plan_workers(3, "cpu", 4, workers=2, threads=2)
+
+
+def test_workers_of_a_gpu_are_sites_side_by_side():
+    assert plan_workers(3, "cuda", 4, workers=2) == (2, 4)
+    assert plan_workers(3, "cuda", 4, workers=2, threads=2) == (2, 2)
 
 
 def test_without_fork_one_process_does_everything(monkeypatch):

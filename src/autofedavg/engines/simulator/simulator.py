@@ -62,7 +62,7 @@ def plan_workers(
 
     Args:
         K: number of clients.
-        device: "cpu", or a GPU, which one process drives alone.
+        device: "cpu", or a GPU, which one process drives alone; its workers are sites side by side.
         cores: that may be used.
         workers: the user's choice, if any.
         threads: the user's choice, if any.
@@ -75,6 +75,8 @@ def plan_workers(
         WorkerPlan(workers=3, threads=1)
         >>> plan_workers(K=3, device="cpu", cores=16, heavy=lambda: True)
         WorkerPlan(workers=1, threads=16)
+        >>> plan_workers(K=4, device="cuda", cores=16, workers=4)
+        WorkerPlan(workers=4, threads=16)
     """
     for name, given in (("workers", workers), ("threads", threads)):
         if given is not None and given < 1:
@@ -88,7 +90,7 @@ def plan_workers(
         # cores among three processes better than we could deal three clients to two.
         uneven = K % cores != 0 and 4 * cores > K
         workers = 1 if alone or threads > 1 else K if uneven else min(K, cores)
-    if workers > 1 and (alone or threads > 1):
+    if workers > 1 and device == "cpu" and (alone or threads > 1):
         raise ConfigError(
             f"{workers} workers cannot be used with {threads} threads on {device}",
             where="workers",
@@ -178,13 +180,14 @@ class Simulator:
             threads,
             lambda: is_heavy(problem, training, seeds),
         )
-        self.plan = plan if plan.workers == 1 else forkable(plan, chosen=workers is not None)
+        forked = plan.workers > 1 and self.device.type == "cpu"
+        self.plan = forkable(plan, chosen=workers is not None) if forked else plan
         with global_seed(0):
             network = problem.network()
         trainer = LocalTrainer(network, problem.loss, training, self.device, problem.steady)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.plan.threads)
-        names, forked = [site.name for site in self._sites], self.plan.workers > 1
+        names, forked = [site.name for site in self._sites], forked and self.plan.workers > 1
         self._arena = arena = Arena(names, trainer.layout, self.device, forked)
         clients = {
             name: Client(
@@ -198,10 +201,9 @@ class Simulator:
             )
             for name in names
         }
-        self._groups = [
-            group_of({name: clients[name] for name in share})
-            for share in share_out(self._sites, self.plan.workers, training)
-        ]
+        shares = share_out(self._sites, self.plan.workers if forked else 1, training)
+        beside = 1 if forked else self.plan.workers
+        self._groups = [group_of({name: clients[name] for name in s}, beside) for s in shares]
         self._workers = [Worker(group, arena) for group in self._groups if forked]
         atexit.register(self.close)
         log.info("%d workers of %d threads for %d clients", *self.plan, len(names))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,12 +12,17 @@ from torch import Tensor
 
 from autofedavg.core.bank import Bank, Model
 from autofedavg.core.constraints import constraint
-from autofedavg.core.errors import AutoFedAvgError, error_facts
+from autofedavg.core.errors import ConfigError
 from autofedavg.core.forms import Form
 from autofedavg.core.layout import no_counters
 from autofedavg.core.local_rules import Plain, Prox
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
+from autofedavg.engines.simulator.overlapping import (
+    OverlappedGroup,
+    error_as_reply,
+    why_not_overlapped,
+)
 from autofedavg.engines.simulator.stackable import layers_in, pictures_of, why_not_together
 from autofedavg.engines.simulator.stacked.layers import fits
 from autofedavg.engines.simulator.stacked.samples import Samples
@@ -47,25 +51,43 @@ TOGETHER: Mapping[str, set[str]] = {
 }  # fmt: skip
 
 
-def group_of(clients: Mapping[str, Client]) -> ClientGroup:
-    """A group whose clients are stacked where network, data and training allow it."""
+def group_of(clients: Mapping[str, Client], beside: int = 1) -> ClientGroup:
+    """A group whose clients are stacked where network, data and training allow it.
+
+    Args:
+        clients: of one process.
+        beside: how many may take their steps side by side on a GPU, where they are not stacked.
+
+    Raises:
+        ConfigError: several are to, and cannot.
+    """
     some = next(iter(clients.values()))
-    if some.trainer.device.type != "cuda" or len(clients) == 1:
+    if some.trainer.device.type != "cuda":
+        return ClientGroup(clients)
+    if len(clients) == 1:
+        if beside > 1:
+            raise _no_effect(beside, "there is one site")
         return ClientGroup(clients)
     reason = why_not_together(clients)
-    if reason:
+    if not reason:
+        if beside > 1:
+            raise _no_effect(beside, "on this GPU they take their steps as one")
+        return StackedGroup(clients)
+    if beside == 1:
         log.info("clients take their steps one after another: %s", reason)
         return ClientGroup(clients)
-    return StackedGroup(clients)
+    if alone := why_not_overlapped(clients):
+        raise _no_effect(beside, alone)
+    log.info("at most %d clients take their steps side by side, not as one: %s", beside, reason)
+    return OverlappedGroup(clients, beside)
 
 
-@contextmanager
-def _error_as_reply(answers: dict[str, Message], name: str) -> Iterator[None]:
-    """Makes an error the reply of one client; the others go on."""
-    try:
-        yield
-    except AutoFedAvgError as error:
-        answers[name] = Message({}, error_facts(error))
+def _no_effect(beside: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"{beside} sites cannot train side by side: {why}",
+        where="workers",
+        remedy="leave --workers out",
+    )
 
 
 class Draw(NamedTuple):
@@ -105,7 +127,7 @@ class StackedGroup(ClientGroup):
         answers: dict[str, Message] = {}
         alike: dict[tuple[Any, ...], dict[str, LocalTraining]] = {}
         for name, message in messages.items():
-            with _error_as_reply(answers, name):
+            with error_as_reply(answers, name):
                 job = self._clients[name].training_of(message)
                 if isinstance(job, Message):
                     answers[name] = job
@@ -116,7 +138,7 @@ class StackedGroup(ClientGroup):
                 self._train(jobs, answers)
                 continue
             for name, job in jobs.items():
-                with _error_as_reply(answers, name):
+                with error_as_reply(answers, name):
                     answers[name] = self._clients[name].train(job)
         return {name: answers[name] for name in messages}
 
@@ -157,7 +179,7 @@ class StackedGroup(ClientGroup):
         for name, job in jobs.items():
             k = self._number[name]
             model = Model(stack.model(k), no_counters(stack.device))
-            with _error_as_reply(answers, name):
+            with error_as_reply(answers, name):
                 answers[name] = self._clients[name].trained(job, model, losses[k])
 
     def _alike(self, messages: Mapping[str, Message]) -> bool:
@@ -185,13 +207,13 @@ class StackedGroup(ClientGroup):
         answers: dict[str, Message] = {}
         work: dict[str, Draw] = {}
         for name in messages:
-            with _error_as_reply(answers, name):
+            with error_as_reply(answers, name):
                 ready = self._drawn.pop((name, t, s, split), None)
                 work[name] = ready or self._draw(name, t, s, split)
         if work:
             thetas, losses = self._weighed(work, next(iter(messages.values())))
             for name, theta, loss in zip(work, thetas.unbind(), losses, strict=True):
-                with _error_as_reply(answers, name):
+                with error_as_reply(answers, name):
                     answers[name] = self._clients[name].weighed(theta, loss, how)
         return {name: answers[name] for name in messages}
 
