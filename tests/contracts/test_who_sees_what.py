@@ -116,6 +116,18 @@ def test_every_cell_is_what_is_seen(what, setting, way, tapped):
             assert (job.who(THINGS[what]) if job else "refused") == cell, (what, each)
 
 
+def test_judged_blind_steps_show_no_more(tmp_path, monkeypatch):
+    """t0 = "auto": gradients by mini-batch and gains travel as masked sums, too."""
+    monkeypatch.setenv("AUTOFEDAVG_STATE", str(tmp_path / "state"))
+    monkeypatch.setitem(TASKS._entries, "clinics", "wiretap:Clinics")
+    study = tmp_path / "study.toml"
+    study.write_text(STUDY.format(method=f"{LEARNS}, t0 = 'auto', learning = 'blind'"))
+    job = tap(job_of(read_study(study), "row"), tmp_path / "runs")
+    for what, setting, cells in ROWS:
+        if setting in ("", '`disclose = "all"`', '`test_local = "none"`'):
+            assert job.who(THINGS[what]) == cells[COLUMNS.index('`"blind"`')], what
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_harness_finds_what_is_there(way, tapped):
     """Every thing is found at its own site, so that "nobody" means something."""
