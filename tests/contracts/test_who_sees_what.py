@@ -22,6 +22,8 @@ WAYS = {
     '`"server"`': f"{LEARNS}, S = 2, t0 = 1, learning = 'server'",
     '`"blind"`': f"{LEARNS}, t0 = 1, learning = 'blind'",
 }
+WAYS['`"clients"` with `[privacy]`'] = WAYS['`"clients"`']
+NOISE = ["theta_clip=1.0", "theta_noise=2.0", "train_clip=1.0", "train_noise=2.0", "delta=1e-7"]
 SETTINGS = {
     '`disclose = "all"`': "exchange.disclose='all'",
     '`disclose = "means"`': "exchange.disclose='means'",
@@ -92,7 +94,8 @@ def tapped(tmp_path_factory) -> dict[tuple[str, str], Tapped | None]:
                 study = home / "study.toml"
                 study.write_text(STUDY.format(method=method))
                 try:
-                    job = job_of(read_study(study, [change]), "row")
+                    noise = [f"privacy.{name}" for name in NOISE] if "[privacy]" in way else []
+                    job = job_of(read_study(study, [change, *noise]), "row")
                 except ConfigError:
                     found[way, setting] = None
                     continue
