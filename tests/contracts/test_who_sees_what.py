@@ -119,13 +119,15 @@ def test_every_cell_is_what_is_seen(what, setting, way, tapped):
             assert (job.who(THINGS[what]) if job else "refused") == cell, (what, each)
 
 
-def test_judged_blind_steps_show_no_more(tmp_path, monkeypatch):
+@pytest.mark.parametrize("noise", [[], NOISE], ids=["plain", "privacy"])
+def test_judged_blind_steps_show_no_more(noise, tmp_path, monkeypatch):
     """t0 = "auto": gradients by mini-batch and gains travel as masked sums, too."""
     monkeypatch.setenv("AUTOFEDAVG_STATE", str(tmp_path / "state"))
     monkeypatch.setitem(TASKS._entries, "clinics", "wiretap:Clinics")
     study = tmp_path / "study.toml"
     study.write_text(STUDY.format(method=f"{LEARNS}, t0 = 'auto', learning = 'blind'"))
-    job = tap(job_of(read_study(study), "row"), tmp_path / "runs")
+    changes = [f"privacy.{name}" for name in noise]
+    job = tap(job_of(read_study(study, changes), "row"), tmp_path / "runs")
     for what, setting, cells in ROWS:
         if setting in ("", '`disclose = "all"`', '`test_local = "none"`'):
             assert job.who(THINGS[what]) == cells[COLUMNS.index('`"blind"`')], what

@@ -50,7 +50,7 @@ class TrainSum:
     Attributes:
         w: the new global model, w + sum_j u_j (w_j - w) / U.
         total: U, the sum of their weights, (P,).
-        loss: the mean training loss.
+        loss: the mean training loss; None where training is differentially private.
         cosine: root mean square of the cosines of the last gradient and the sites' w_j - w; None
             where no site took a step.
         gains: by how much the steps lower the mean loss, to first order, as each group of
@@ -61,7 +61,7 @@ class TrainSum:
 
     w: Model
     total: Tensor
-    loss: float
+    loss: float | None
     cosine: float | None
     gains: Tensor
     u: Mapping[str, Tensor]
@@ -153,14 +153,16 @@ class BlindCalls(ScoringCalls):
         counters = w.counters.to(moved.device)  # integers are not averaged: they stay as they were
         new = self._sender.settled(Model(values, counters, w.form))
         self._sender.remember(new)
-        return TrainSum(new, total, float(loss) / K, cosine, gains, u, tuple(parts))
+        shown = None if self._calls.spending.private("local_train") else float(loss) / K
+        return TrainSum(new, total, shown, cosine, gains, u, tuple(parts))
 
     def masked_gradient(
         self, t: int, w: Model, *, plan: BlindPlan, layout: Layout, size: bool, **how: Any
-    ) -> tuple[Tensor, float]:
+    ) -> tuple[Tensor, float | None]:
         """R g, with g the mean over the clients of their gradients at w; and the mean loss.
 
-        Where steps are judged, R g of every group of mini-batches, one after another.
+        Where steps are judged, R g of every group of mini-batches, one after another. There is no
+        loss where gradients are differentially private.
 
         Args:
             t: the round.
@@ -197,7 +199,8 @@ class BlindCalls(ScoringCalls):
         if round(scaled):
             reason = f"the gradient of {round(scaled)} of {K} sites was too long, and was scaled"
             self._calls.record("masked_gradient", "all", "clipped", reason, t)
-        return (from_fixed(total["narrow"], K) / share).float(), loss / share
+        mean = None if self._calls.spending.private("masked_gradient") else loss / share
+        return (from_fixed(total["narrow"], K) / share).float(), mean
 
     def _sum(
         self,

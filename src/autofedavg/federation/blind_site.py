@@ -100,7 +100,7 @@ class BlindSite:
         return BlindTraining(plan, over, after, step, request, share)
 
     def trained(
-        self, job: BlindTraining, start: Model, model: Model, loss: float, t: int
+        self, job: BlindTraining, start: Model, model: Model, t: int, loss: float, price: Facts
     ) -> Message:
         """This site's part of the new global model: u_j (w_j - w), u_j and the loss, masked.
 
@@ -127,13 +127,17 @@ class BlindSite:
         seen = self.sketched(plan, model.values, t).cpu()
         keep = {**job.state, "seen": seen, "t": torch.tensor(t)}
         state = self._client.client_state
-        facts: Facts = {"kept": state.kept.keep(keep), **({"u": u.tolist()} if plan.show else {})}
+        facts: Facts = {"kept": state.kept.keep(keep), **price}
+        facts |= {"u": u.tolist()} if plan.show else {}
         if self._masked:
             state.masks.done = ((job.request, scale_of(NARROW, K)), arrays, facts)
         return Message(self.sums.part(arrays, job.over, t, "local_train"), facts)
 
     def gradient(
-        self, message: Message, differentiate: Callable[[int], tuple[Tensor, float]]
+        self,
+        message: Message,
+        differentiate: Callable[[int], tuple[Tensor, float]],
+        price: Facts | None = None,
     ) -> Message:
         """This site's part of the mean gradient: c R g, c and c times the loss, masked.
 
@@ -142,6 +146,7 @@ class BlindSite:
         Args:
             message: the request.
             differentiate: gives gradient, (D',), and loss of one of its mini-batches.
+            price: of noisy gradients, for the server's account.
         """
         how, t = message.facts, int(message.facts["t"])
         place = f"client {self._site}, masked_gradient, round {t}"
@@ -172,7 +177,7 @@ class BlindSite:
             "narrow": to_fixed(found, NARROW, over.K, place, LOWER),
             "wide": to_fixed(wide, WIDE, over.K, place, LOWER),
         }
-        return Message(self.sums.part(arrays, over, t, "masked_gradient"))
+        return Message(self.sums.part(arrays, over, t, "masked_gradient"), price or {})
 
     def sketched(self, plan: BlindPlan, vector: Tensor, t: int) -> Tensor:
         """R_t of the trainable part of a vector, for every group; R_t is public."""

@@ -91,17 +91,17 @@ class Blind:
             lesson = None
             if t > 1 and calls.due(t - 1):
                 how = {"size": self.by_size, **self._how()}
-                y, said["learning_loss"] = federation.masked_gradient(
-                    t - 1, w, plan=self.plan, layout=layout, **how
-                )
+                y, loss = federation.masked_gradient(t - 1, w, plan=self.plan, layout=layout, **how)
+                said |= {} if loss is None else {"learning_loss": loss}
                 lesson = Lesson(y, memory["U"])
             found = federation.masked_train(
                 t, w, T=T, plan=self.plan, layout=layout, lesson=lesson, undo=undo
             )
-            w, said["loss"] = found.w, found.loss
+            w = found.w
+            said |= {} if found.loss is None else {"loss": found.loss}
             if isinstance(calls, CallSchedule):
                 if lesson is not None:
-                    paid = judge(federation, calls, t, found.gains, said["learning_loss"])
+                    paid = judge(federation, calls, t, found.gains, loss or 0.0)
                     undo = 0 if paid else t
                 memory = {"U": found.total, **calls.memory, "undo": torch.tensor(undo)}
             else:
@@ -148,7 +148,7 @@ def judge(
         t: the round of the step, one later.
         gains: to first order, as each group of mini-batches has it; no group has judged a step
             that it was part of.
-        loss: before the step.
+        loss: before the step; 0 where nobody may know it.
     """
     gain = Gain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)), loss)
     calls.told(t - 1, gain.beyond_noise)
