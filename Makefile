@@ -33,7 +33,7 @@ $(DEMO): pyproject.toml constraints.txt
 
 # FLARE needs pyhocon, which is published as source with a legacy setup.py: --use-pep517 builds a wheel of it.
 $(READY): $(DEMO)
-	$(BIN)/pip install --quiet --use-pep517 --editable '.[dev,report,serve,docs,tensorboard,mlflow,onnx,blind,flare,flower]'
+	$(BIN)/pip install --quiet --use-pep517 --editable '.[dev,report,serve,docs,tensorboard,mlflow,onnx,blind,privacy,flare,flower]'
 	@touch $@
 
 demo: $(DEMO)  ## three hospitals, the rows of the paper's Table 2, in minutes

@@ -32,6 +32,7 @@ CHANGES = {
         {"learning": "blind", "S": 1, "sketch": 16},
         {"learning": "blind", "S": 1, "batches": 1},
         {"learning": "blind", "S": 1, "start": "sizes"},
+        {"learning": "blind", "S": 1, "t0": "auto"},
         {"learning": "blind", "S": 1, "show_weights": True},
         {"learning": "blind", "S": 1, "constraint": "softmax", "t0": 2, "objective": "size"},
         {"weights": "layer", "learning": "blind", "S": 1, "sketch": 8, "learn_on": "train"},

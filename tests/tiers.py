@@ -57,6 +57,7 @@ COSTS = {
     "integration/test_flower_app.py": "engine",
     "integration/test_flower_how_to.py": "engine",
     "integration/test_flower_job.py": "engine",
+    "integration/test_guarded_engines.py": "engine",
     "integration/test_folds.py": "trains",
     "integration/test_hostile_folders.py": QUICK,
     "integration/test_hostile_links.py": "trains",

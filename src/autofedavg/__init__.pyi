@@ -12,6 +12,7 @@ from autofedavg.core.errors import FederationError as FederationError
 from autofedavg.core.errors import MissingExtra as MissingExtra
 from autofedavg.core.errors import RunError as RunError
 from autofedavg.core.errors import TrainingError as TrainingError
+from autofedavg.core.privacy import Privacy as Privacy
 from autofedavg.core.problem import Problem as Problem
 from autofedavg.core.settings import setting as setting
 from autofedavg.core.trainer import Training as Training

@@ -17,6 +17,7 @@ from method_rounds import SITES, bits, rounds, whole_bits
 BLIND = {
     "auto-fedavg blind": {},
     "auto-fedavg blind by layer": {"weights": "layer", "constraint": "softmax", "sketch": 12},
+    "auto-fedavg blind auto": {"t0": "auto", "batches": 2, "constraint": "softmax"},
 }
 
 

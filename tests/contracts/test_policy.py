@@ -132,6 +132,8 @@ def test_every_method_s_run_is_answered_and_nothing_else(name, change, general, 
     if change.get("t0") == "auto":  # a site cannot know which rounds learn
         learning = [(verb, facts) for verb, facts in asked if verb in LEARNING]
         allowed |= {key(v, {**facts, "t": t}) for v, facts in learning for t in range(1, T + 1)}
+        blind = [facts for verb, facts in asked if verb == "masked_gradient"]  # none after the last
+        allowed |= {key("masked_gradient", {**f, "t": t}) for f in blind for t in range(1, T)}
     if any(verb == "share_keys" for verb, _ in asked):  # for a site that joins in any round
         allowed |= {key("share_keys", {"t": t}) for t in range(1, T + 1)}
     verbs, refused = {verb for verb, _ in asked}, 0
@@ -211,11 +213,12 @@ def test_a_site_that_missed_the_last_round_is_tested_where_a_quorum_goes_on(gene
         ("share_models", 4, {"t0": "auto"}),
         ("model_losses", 2, {"t0": "auto", "learning": "server"}),
         ("model_losses", 3, {"t0": "auto", "learning": "server", "when_idle": "sizes"}),
+        ("masked_gradient", 1, {"t0": "auto", "learning": "blind", "S": 1}),
     ],
     ids=str,
 )
 def test_a_step_is_answered_as_often_as_an_honest_server_may_ask(verb, calls, how):
-    job = job_of(AutoFedAvg(S=2, **how), exchange=Exchange(retries=2))
+    job = job_of(AutoFedAvg(**{"S": 2, **how}), exchange=Exchange(retries=2))
     policy = policy_of(job)
     facts = {"t": 1, **policy.requests(1)[verb][0]}
     most = calls * 2 * (1 + 2 + 3)  # the first time, retries, and after "I lack it"; all twice

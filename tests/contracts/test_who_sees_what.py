@@ -22,6 +22,8 @@ WAYS = {
     '`"server"`': f"{LEARNS}, S = 2, t0 = 1, learning = 'server'",
     '`"blind"`': f"{LEARNS}, t0 = 1, learning = 'blind'",
 }
+WAYS['`"clients"` with `[privacy]`'] = WAYS['`"clients"`']
+NOISE = ["theta_clip=1.0", "theta_noise=2.0", "train_clip=1.0", "train_noise=2.0", "delta=1e-7"]
 SETTINGS = {
     '`disclose = "all"`': "exchange.disclose='all'",
     '`disclose = "means"`': "exchange.disclose='means'",
@@ -92,7 +94,8 @@ def tapped(tmp_path_factory) -> dict[tuple[str, str], Tapped | None]:
                 study = home / "study.toml"
                 study.write_text(STUDY.format(method=method))
                 try:
-                    job = job_of(read_study(study, [change]), "row")
+                    noise = [f"privacy.{name}" for name in NOISE] if "[privacy]" in way else []
+                    job = job_of(read_study(study, [change, *noise]), "row")
                 except ConfigError:
                     found[way, setting] = None
                     continue
@@ -114,6 +117,20 @@ def test_every_cell_is_what_is_seen(what, setting, way, tapped):
         job, cell = tapped[way, each], cells[COLUMNS.index(way)]
         if job or setting:
             assert (job.who(THINGS[what]) if job else "refused") == cell, (what, each)
+
+
+@pytest.mark.parametrize("noise", [[], NOISE], ids=["plain", "privacy"])
+def test_judged_blind_steps_show_no_more(noise, tmp_path, monkeypatch):
+    """t0 = "auto": gradients by mini-batch and gains travel as masked sums, too."""
+    monkeypatch.setenv("AUTOFEDAVG_STATE", str(tmp_path / "state"))
+    monkeypatch.setitem(TASKS._entries, "clinics", "wiretap:Clinics")
+    study = tmp_path / "study.toml"
+    study.write_text(STUDY.format(method=f"{LEARNS}, t0 = 'auto', learning = 'blind'"))
+    changes = [f"privacy.{name}" for name in noise]
+    job = tap(job_of(read_study(study, changes), "row"), tmp_path / "runs")
+    for what, setting, cells in ROWS:
+        if setting in ("", '`disclose = "all"`', '`test_local = "none"`'):
+            assert job.who(THINGS[what]) == cells[COLUMNS.index('`"blind"`')], what
 
 
 @pytest.mark.parametrize("way", WAYS)

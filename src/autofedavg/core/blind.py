@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ Gamma = Literal["softmax", "dirichlet"]
 # Within these, no site can outweigh another by more than e^4, or 7,000, and fixed point fits.
 BOUNDS: Mapping[str, tuple[float, float]] = {"softmax": (-2.0, 2.0), "dirichlet": (1.001, 8.0)}
 _MOMENT = "moment."
+_BEFORE, _STEPPED = "before.", "stepped"  # what a step that did not pay is undone with
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class BlindPlan:
         sketch: m, the most numbers that a gradient is sent as; 0 for all.
         show: whether sites send u_j in clear.
         sizes: whether u_j counts by the site's share of all training cases (decision 62).
+        groups: gradients that are sent apart, so that steps can be judged (decision 63): 1 is the
+            mean of all mini-batches, more is one for each. Each has a sketch of its own.
     """
 
     gamma: Gamma
@@ -46,6 +49,7 @@ class BlindPlan:
     sketch: int = 0
     show: bool = False
     sizes: bool = False
+    groups: int = 1
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> BlindPlan:
@@ -64,6 +68,7 @@ class BlindPlan:
             "sketch": self.sketch,
             "show": self.show,
             "sizes": self.sizes,
+            "groups": self.groups,
         }
 
     @property
@@ -75,10 +80,20 @@ class BlindPlan:
         """P: how many numbers theta has."""
         return layout.layers(self.layers).P if self.layers else 1
 
+    @property
+    def judged(self) -> int:
+        """How many numbers say what a step gains."""
+        return self.groups if self.groups > 1 else 0
+
     def sketch_of(self, layout: Layout) -> Sketch:
-        """The shape of R for a network."""
+        """The shape of R for a network, of one group."""
         layers = layout.layers(self.layers) if self.layers else None
-        return Sketch.of(layout.trainable, layers, self.sketch)
+        most = max(1, self.sketch // self.groups) if self.sketch else 0
+        return Sketch.of(layout.trainable, layers, most)
+
+    def length(self, layout: Layout) -> int:
+        """How many numbers the gradients of all groups are sent as."""
+        return self.groups * self.sketch_of(layout).size
 
     def start(self, layout: Layout) -> dict[str, Tensor]:
         """What a site begins with: theta^0."""
@@ -92,6 +107,14 @@ class BlindPlan:
     def slope(self, theta: Tensor, d: Tensor, total: Tensor, share: float = 1.0) -> Tensor:
         """The derivative of the mean loss by theta_j, from d_j = <g, w_j - w>."""
         return share * (d / total if self.gamma == "dirichlet" else theta.exp() / total * d)
+
+    def undone(self, state: Mapping[str, Tensor], t: int) -> dict[str, Tensor]:
+        """The state without the step of round t, if that was its last."""
+        if _STEPPED not in state or int(state[_STEPPED]) != t:
+            return dict(state)
+        other = {name: a for name, a in state.items() if name in ("seen", "t")}
+        before = {name.removeprefix(_BEFORE): a for name, a in state.items() if _BEFORE in name}
+        return other | before
 
     def stepped(
         self, state: Mapping[str, Tensor], d: Tensor, total: Tensor, share: float = 1.0
@@ -109,12 +132,27 @@ class BlindPlan:
         return {"theta": found.clamp(*self.bounds), **kept}
 
 
+class Step(NamedTuple):
+    """A site's step on theta.
+
+    Attributes:
+        state: theta and moments after it.
+        cosine: of g and w_j - w, as the sketch has it.
+        gains: by how much it lowers the loss, to first order: this site's part, for every group. A
+            group judges the step that all others would take. Empty where there is one group.
+    """
+
+    state: dict[str, Tensor]
+    cosine: float
+    gains: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What sites learn from: R g of the round before, and U, by layer.
 
     Attributes:
-        y: the mean gradient at the global model, sketched: (m,).
+        y: the mean gradient at the global model, sketched: (m,), of each group in turn.
         total: U, the sum of all u_j that the model was made with: (P,).
     """
 
@@ -128,8 +166,9 @@ class Lesson:
         sketch: Sketch,
         w: Tensor,
         share: float = 1.0,
-    ) -> tuple[dict[str, Tensor], float]:
-        """A site's step, and the cosine of g and w_j - w, as the sketch has it.
+        t: int = 0,
+    ) -> Step:
+        """A site's step.
 
         Args:
             plan: the constants.
@@ -137,9 +176,22 @@ class Lesson:
             sketch: the shape of R.
             w: R w of the global model that y was taken at.
             share: n_j / n where sizes count.
+            t: the round of the step, to undo it by.
         """
         y, apart = self.y.cpu().double(), state["seen"] - w.cpu()  # a GPU sums in another order
-        d = sketch.inner(y, apart)
-        lengths = float(torch.linalg.vector_norm(y) * torch.linalg.vector_norm(apart))
+        total, groups = self.total.cpu(), plan.groups
+        pairs = zip(y.view(groups, -1), apart.view(groups, -1), strict=True)
+        every = torch.stack([sketch.inner(one, other) for one, other in pairs])  # d_j, (groups, P)
+        d = every.mean(dim=0)
+        lengths = float(torch.linalg.vector_norm(y) * torch.linalg.vector_norm(apart)) / groups
         cosine = float(d.sum()) / lengths if lengths > 0 and math.isfinite(lengths) else 0.0
-        return plan.stepped(state, d, self.total.cpu(), share), max(-1.0, min(1.0, cosine))
+        after = plan.stepped(state, d, total, share)
+        gains: list[float] = []
+        if groups > 1:
+            kept = {name: a for name, a in state.items() if name.startswith(("theta", _MOMENT))}
+            after |= {_STEPPED: torch.tensor(t), **{f"{_BEFORE}{k}": a for k, a in kept.items()}}
+        for own in every if groups > 1 else ():
+            others = plan.stepped(state, (groups * d - own) / (groups - 1), total, share)
+            moved = others["theta"] - state["theta"]
+            gains.append(-float(moved @ plan.slope(state["theta"], own, total, share)))
+        return Step(after, max(-1.0, min(1.0, cosine)), tuple(gains))

@@ -99,7 +99,7 @@ class Sketch:
         return torch.stack([piece.sum() for piece in torch.split(one * other, sizes)])
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=16)  # of two rounds, with the eight groups of judged steps
 def _drawn(sketch: Sketch, seed: int) -> tuple[Tensor, dict[Part, list[int]]]:
     """A sign for every number of the parts that are not exact, and a shift for each of their rows.
 

@@ -59,8 +59,6 @@ def refuse_private(privacy: Privacy, method: Method, network: nn.Module, T: int)
         wrong.append("theta_clip has no effect: the method asks sites for no step on beta")
     if calls & {"mixture_losses", "model_losses"}:
         wrong.append("t0 = 'auto' judges calls by losses, which no noise covers")
-    if any("blind" in facts for facts in trainings):
-        wrong.append("learning = 'blind' has no noise of its own yet")
     if any("probe" in facts for facts in trainings):
         wrong.append("the method asks for a loss before training, which no noise covers")
     if privacy.train:
@@ -121,6 +119,8 @@ def _asked(
         if privacy.theta:
             for facts in (*asks.get("update_beta", ()), *asks.get("differentiate", ())):
                 yield "theta", facts["data"], facts.get("steps", 1)
+            for facts in asks.get("masked_gradient", ()):
+                yield "theta", facts["data"], facts["batches"]
 
 
 def _budget(

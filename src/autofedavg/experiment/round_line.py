@@ -48,10 +48,11 @@ def listed(values: Tensor | None) -> list[Any] | None:
 def _learning(federation: Federation) -> dict[str, Any]:
     """Losses of LearnAggWeight's steps, and whether it paid, in a round that called it."""
     losses, verdict = federation.take_learning_losses(), federation.take_verdict()
-    if not losses:
-        return {}
+    judged = {"verdict": verdict} if verdict else {}
+    if not losses:  # learned blindly: the mean of all sites is among the remarks
+        return judged
     shown = {  # of six digits, being many
         site: [value if value is None else float(f"{value:.6g}") for value in values]
         for site, values in losses.items()
     }
-    return {"learning_loss": shown, **({"verdict": verdict} if verdict else {})}
+    return {"learning_loss": shown, **judged}

@@ -50,17 +50,20 @@ class TrainSum:
     Attributes:
         w: the new global model, w + sum_j u_j (w_j - w) / U.
         total: U, the sum of their weights, (P,).
-        loss: the mean training loss.
+        loss: the mean training loss; None where training is differentially private.
         cosine: root mean square of the cosines of the last gradient and the sites' w_j - w; None
             where no site took a step.
+        gains: by how much the steps lower the mean loss, to first order, as each group of
+            gradients has it.
         u: each site's weights, (P,), where they are shown.
         sites: those that replied.
     """
 
     w: Model
     total: Tensor
-    loss: float
+    loss: float | None
     cosine: float | None
+    gains: Tensor
     u: Mapping[str, Tensor]
     sites: tuple[str, ...]
 
@@ -81,6 +84,7 @@ class BlindCalls(ScoringCalls):
         plan: BlindPlan,
         layout: Layout,
         lesson: Lesson | None = None,
+        undo: int = 0,
     ) -> TrainSum:
         """LocalTrain on every client, of which only sums come back.
 
@@ -91,10 +95,11 @@ class BlindCalls(ScoringCalls):
             plan: the constants of blind learning.
             layout: of the network.
             lesson: what sites learn from before they train.
+            undo: the round of the last step that did not pay, which sites take back.
         """
         self._sender.remember(w)
         end, P = layout.trainable, plan.numbers(layout)
-        sizes = {"narrow": end, "wide": layout.size - end + P + 3}
+        sizes = {"narrow": end, "wide": layout.size - end + P + 3 + plan.judged}
         along = {} if lesson is None else {f"{LESSON}y": lesson.y, f"{LESSON}U": lesson.total}
 
         def with_lesson(message: Message) -> Message:
@@ -102,6 +107,7 @@ class BlindCalls(ScoringCalls):
 
         def ask(over: SumOver) -> Ask[Part | NewKey]:
             facts: Facts = {"t": t, "T": T, "blind": plan.note(), "sum": over.note()}
+            facts |= {"undo": undo} if undo else {}
             made = self._requests(dict.fromkeys(self.names, w), facts, {}, True)
             messages = {name: with_lesson(made[name]) for name in over.keys}
 
@@ -130,11 +136,11 @@ class BlindCalls(ScoringCalls):
         found = summed(part.arrays for part in parts.values())
         moved = torch.cat([from_fixed(found["narrow"], K), from_fixed(found["wide"], K)])
         moved, scalars = moved[: layout.size], moved[layout.size :].cpu()
-        total, (loss, steps, squares) = scalars[:P], scalars[P:].tolist()
+        total, (loss, steps, squares), gains = scalars[:P], scalars[P : P + 3], scalars[P + 3 :]
         least, most = plan.weight(torch.tensor(plan.bounds, dtype=torch.float64)).tolist()
         shares = self._training_cases(parts) / self._training_cases() if plan.sizes else float(K)
         low, high = 0.999 * least * shares, 1.001 * most * shares
-        if not bool((total > low).all() and (total < high).all()) or not 0 <= round(steps) <= K:
+        if not bool((total > low).all() and (total < high).all()) or not 0 <= steps.round() <= K:
             self._unreadable(t, "local_train")
         if plan.layers:
             for first, last, p in layout.layers(plan.layers).segments:
@@ -142,17 +148,21 @@ class BlindCalls(ScoringCalls):
         else:
             moved /= total.item()
         values = (w.values.to(moved.device).double() + moved).to(w.values.dtype)
-        cosine = math.sqrt(max(0.0, squares) / steps) if round(steps) else None
+        cosine = math.sqrt(max(0.0, float(squares)) / float(steps)) if steps.round() else None
         u = {k: torch.tensor(p.u, dtype=torch.float64) for k, p in parts.items() if p.u}
         counters = w.counters.to(moved.device)  # integers are not averaged: they stay as they were
         new = self._sender.settled(Model(values, counters, w.form))
         self._sender.remember(new)
-        return TrainSum(new, total, loss / K, cosine, u, tuple(parts))
+        shown = None if self._calls.spending.private("local_train") else float(loss) / K
+        return TrainSum(new, total, shown, cosine, gains, u, tuple(parts))
 
     def masked_gradient(
         self, t: int, w: Model, *, plan: BlindPlan, layout: Layout, size: bool, **how: Any
-    ) -> tuple[Tensor, float]:
+    ) -> tuple[Tensor, float | None]:
         """R g, with g the mean over the clients of their gradients at w; and the mean loss.
+
+        Where steps are judged, R g of every group of mini-batches, one after another. There is no
+        loss where gradients are differentially private.
 
         Args:
             t: the round.
@@ -163,7 +173,7 @@ class BlindCalls(ScoringCalls):
             **how: plain values for the clients: `data`, the split; `mode`, the network's;
                 `batches`, how many mini-batches.
         """
-        length = plan.sketch_of(layout).size
+        length = plan.length(layout)
 
         def ask(over: SumOver) -> Ask[Part | NewKey]:
             facts: Facts = {"t": t, "blind": plan.note(), "size": size, "sum": over.note(), **how}
@@ -189,7 +199,8 @@ class BlindCalls(ScoringCalls):
         if round(scaled):
             reason = f"the gradient of {round(scaled)} of {K} sites was too long, and was scaled"
             self._calls.record("masked_gradient", "all", "clipped", reason, t)
-        return (from_fixed(total["narrow"], K) / share).float(), loss / share
+        mean = None if self._calls.spending.private("masked_gradient") else loss / share
+        return (from_fixed(total["narrow"], K) / share).float(), mean
 
     def _sum(
         self,

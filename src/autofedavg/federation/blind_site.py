@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from autofedavg.core.bank import Model
-from autofedavg.core.blind import BlindPlan, Lesson
+from autofedavg.core.blind import BlindPlan, Lesson, Step
 from autofedavg.core.errors import TrainingError
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.site import Facts
@@ -45,7 +45,7 @@ class BlindTraining:
         plan: the constants.
         over: the sum that the result goes into.
         state: theta and moments, after the step that this request brought.
-        cosine: of the gradient and this site's w_j - w; None where no step was taken.
+        step: what this request's step has shown; None where none was taken.
         request: identifies all but the sites of the sum.
         share: n_j / n where weights count by sizes, else 1.
     """
@@ -53,7 +53,7 @@ class BlindTraining:
     plan: BlindPlan
     over: SumOver
     state: Mapping[str, Tensor]
-    cosine: float | None
+    step: Step | None
     request: str
     share: float = 1.0
 
@@ -90,19 +90,22 @@ class BlindSite:
         if done is not None and done[0] == (request, scaled):  # again, or without a lost site
             return Message(self.sums.part(done[1], over, t, "local_train"), done[2])
         before = state.get(kept) or plan.start(self._layout)
-        lesson, cosine = self._lesson(message, plan, place), None
+        before = plan.undone(before, int(message.facts.get("undo", 0)))
+        lesson, step = self._lesson(message, plan, place), None
         if lesson is not None and "t" in before and int(before["t"]) == t - 1:
             w = self.sketched(plan, start.values, t - 1)
-            before, cosine = lesson.step(plan, before, plan.sketch_of(self._layout), w, share)
+            step = lesson.step(plan, before, plan.sketch_of(self._layout), w, share, t)
+            before = step.state
         after = {name: value for name, value in before.items() if name not in ("seen", "t")}
-        return BlindTraining(plan, over, after, cosine, request, share)
+        return BlindTraining(plan, over, after, step, request, share)
 
     def trained(
-        self, job: BlindTraining, start: Model, model: Model, loss: float, t: int
+        self, job: BlindTraining, start: Model, model: Model, t: int, loss: float, price: Facts
     ) -> Message:
         """This site's part of the new global model: u_j (w_j - w), u_j and the loss, masked.
 
-        The model itself stays here.
+        The model itself stays here. Masked, too, are whether it took a step, the square of its
+        cosine, and its part of what that step gains.
         """
         plan, K, end = job.plan, job.over.K, self._layout.trainable
         place = f"client {self._site}, local_train, round {t}"
@@ -113,7 +116,8 @@ class BlindSite:
                 moved[first:last] *= float(u[p])
         else:
             moved *= float(u[0])
-        stepped = [0.0, 0.0] if job.cosine is None else [1.0, job.cosine**2]
+        step, gains = job.step, [0.0] * plan.judged
+        stepped = [1.0, step.cosine**2, *step.gains] if step else [0.0, 0.0, *gains]
         scalars = torch.cat([u, torch.tensor([loss, *stepped], dtype=torch.float64)])
         rest = torch.cat([moved[end:], scalars.to(moved.device)])
         arrays = {
@@ -123,13 +127,17 @@ class BlindSite:
         seen = self.sketched(plan, model.values, t).cpu()
         keep = {**job.state, "seen": seen, "t": torch.tensor(t)}
         state = self._client.client_state
-        facts: Facts = {"kept": state.kept.keep(keep), **({"u": u.tolist()} if plan.show else {})}
+        facts: Facts = {"kept": state.kept.keep(keep), **price}
+        facts |= {"u": u.tolist()} if plan.show else {}
         if self._masked:
             state.masks.done = ((job.request, scale_of(NARROW, K)), arrays, facts)
         return Message(self.sums.part(arrays, job.over, t, "local_train"), facts)
 
     def gradient(
-        self, message: Message, differentiate: Callable[[int], tuple[Tensor, float]]
+        self,
+        message: Message,
+        differentiate: Callable[[int], tuple[Tensor, float]],
+        price: Facts | None = None,
     ) -> Message:
         """This site's part of the mean gradient: c R g, c and c times the loss, masked.
 
@@ -138,6 +146,7 @@ class BlindSite:
         Args:
             message: the request.
             differentiate: gives gradient, (D',), and loss of one of its mini-batches.
+            price: of noisy gradients, for the server's account.
         """
         how, t = message.facts, int(message.facts["t"])
         place = f"client {self._site}, masked_gradient, round {t}"
@@ -145,11 +154,19 @@ class BlindSite:
         share = self._share(over, how["size"], place)
         if (reply := self.sums.unknown(over)) is not None:
             return reply
-        found, loss, batches = torch.zeros(()), 0.0, int(how["batches"])
+        batches = int(how["batches"])
+        if plan.groups not in (1, batches):
+            raise TrainingError(
+                f"cannot send {batches} mini-batches as {plan.groups} gradients",
+                where=place,
+                remedy=REMEDY,
+            )
+        gradients: list[Tensor] = []
+        loss = 0.0
         for s in range(1, batches + 1):
             gradient, one = differentiate(s)
-            found, loss = found.to(gradient.device) + gradient.double(), loss + one
-        found = share * self.sketched(plan, found / batches, t)
+            gradients, loss = _grouped(gradients, gradient, plan.groups), loss + one
+        found = share * self._sketches(plan, [g / (batches / plan.groups) for g in gradients], t)
         size, most = float(found.abs().max()), 0.999 * largest(NARROW, over.K)
         if size > most and math.isfinite(size):  # one strange case must not end a run
             log.warning("%s: its gradient is scaled from %.3g to %.3g", place, size, most)
@@ -160,12 +177,18 @@ class BlindSite:
             "narrow": to_fixed(found, NARROW, over.K, place, LOWER),
             "wide": to_fixed(wide, WIDE, over.K, place, LOWER),
         }
-        return Message(self.sums.part(arrays, over, t, "masked_gradient"))
+        return Message(self.sums.part(arrays, over, t, "masked_gradient"), price or {})
 
     def sketched(self, plan: BlindPlan, vector: Tensor, t: int) -> Tensor:
-        """R_t of the trainable part of a vector; R_t is public."""
-        seed = self._seeds.number("server", Purpose.SKETCH, t)
-        return plan.sketch_of(self._layout).apply(vector[: self._layout.trainable], seed)
+        """R_t of the trainable part of a vector, for every group; R_t is public."""
+        return self._sketches(plan, [vector] * plan.groups, t)
+
+    def _sketches(self, plan: BlindPlan, vectors: Sequence[Tensor], t: int) -> Tensor:
+        """Each group's vector by its own R_t: what they get wrong is independent, too."""
+        sketch, end = plan.sketch_of(self._layout), self._layout.trainable
+        seeds = [self._seeds.number("server", Purpose.SKETCH, t, b) for b in range(plan.groups)]
+        pairs = zip(vectors, seeds, strict=True)
+        return torch.cat([sketch.apply(vector[:end], seed) for vector, seed in pairs])
 
     def _asked(self, message: Message, place: str) -> tuple[BlindPlan, SumOver]:
         over = SumOver.read(message.facts.get("sum"), self._site, place)
@@ -192,7 +215,7 @@ class BlindSite:
         arrays = {k: a for k, a in message.arrays.items() if k.startswith(LESSON)}
         if not arrays:
             return None
-        size, P = plan.sketch_of(self._layout).size, plan.numbers(self._layout)
+        size, P = plan.length(self._layout), plan.numbers(self._layout)
         wanted = {f"{LESSON}y": (size,), f"{LESSON}U": (P,)}
         found = {name: tuple(array.shape) for name, array in arrays.items()}
         if found != wanted or not all(bool(torch.isfinite(a).all()) for a in arrays.values()):
@@ -205,6 +228,12 @@ class BlindSite:
         if not bool((total > 0).all()):
             raise TrainingError("the sum of the weights is not positive", where=place)
         return Lesson(arrays[f"{LESSON}y"], total)
+
+
+def _grouped(found: list[Tensor], gradient: Tensor, groups: int) -> list[Tensor]:
+    """Gradients with one more mini-batch's: added to their sum, or as a group of its own."""
+    copy = gradient.to(torch.float64, copy=True)  # the network's memory is used again
+    return [*found, copy] if groups > 1 or not found else [found[0] + copy]
 
 
 def _request(message: Message, start: Model, over: SumOver) -> str:

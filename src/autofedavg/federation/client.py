@@ -128,7 +128,8 @@ class Client(LearningClient):
         """Keeps the result of a local training, and replies with it."""
         loss = math.nan if paid else self.checked(losses, f"local_train, round {job.t}")
         if job.blind:
-            reply = self.blind.trained(job.blind, job.start, model, loss, job.t)
+            seen = (0.0, paid.price) if paid else (loss, {})
+            reply = self.blind.trained(job.blind, job.start, model, job.t, *seen)
             self.client_state.kept.hold({job.kept, reply.facts["kept"]})
             return reply
         facts = job.facts(loss, losses.numel()) | (paid.facts if paid else {})

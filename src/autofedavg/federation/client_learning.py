@@ -134,6 +134,11 @@ class LearningClient(ScoringClient):
         if w is None:
             return MISSING
         self._refuse_other(w, f"masked_gradient, round {how['t']}")
+        paid = self.private.weighing("masked_gradient", how, w) if self.private else None
+        if paid:  # no noise covers the loss: it is left out of the sum
+            return self.blind.gradient(
+                message, lambda s: (paid.gradient(self.trainer, w, how["mode"], s), 0.0), paid.price
+            )
         return self.blind.gradient(
             message, lambda s: self._differentiated(w, int(how["t"]), s, how)
         )

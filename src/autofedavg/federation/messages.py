@@ -25,7 +25,7 @@ _STEP = frozenset({"t", "s", "data", "mode"})  # a step of LearnAggWeight
 KNOWN: Mapping[str, frozenset[str]] = {
     "local_train": _MODEL
     | {"t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "up"}
-    | {"kept", "hold", "blind", "sum"},
+    | {"kept", "hold", "blind", "sum", "undo"},
     "share_models": frozenset({"t", "sites", "digest", "digests", "sent"}),
     "update_beta": _STEP | {"digest", "gamma", "layers", "rate", "smoothing", "steps", "optimiser"},
     "differentiate": _STEP | {"sent", "half"},
@@ -40,7 +40,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "import_state": frozenset(),
 }
 # The port's own values say how models travel, and which; all others are the method's, or the run's.
-PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold", "sum"}
+PORT_VALUES = _MODEL | {"t", "up", "sites", "digest", "digests", "kept", "hold", "sum", "undo"}
 # A model goes with the request, with its reply, or with both. All other requests are small.
 WITH_MODELS = frozenset(
     {"differentiate", "evaluate", "local_train", "masked_gradient", "model_losses", "share_models"}

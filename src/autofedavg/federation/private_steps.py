@@ -90,8 +90,8 @@ class PrivateSteps:
             why = "a loss before training"
         elif "half" in facts:
             why = "the ceiling"
-        elif "blind" in facts or verb in ("mixture_losses", "model_losses"):
-            why = "blind learning" if "blind" in facts else "the losses that judge a call"
+        elif verb in ("mixture_losses", "model_losses"):
+            why = "the losses that judge a call"
         elif self.privacy.train and verb == "class_counts":
             why = "training cases per class"
         elif self.privacy.train and verb == "local_train" and rule not in PRIVATE_RULES:
@@ -127,8 +127,9 @@ class PrivateSteps:
         said = _text({key: value for key, value in how.items() if key not in PORT_VALUES})
         content = [said, *(_model(model) if isinstance(model, Model) else self._bank(model))]
         content += _bytes(beta) if beta is not None else []
-        place = (verb, int(how["t"]), int(how["s"]))
-        return self._pay(place, how["data"], bound, how.get("steps", 1), content)
+        place = (verb, int(how["t"]), int(how.get("s", 0)))
+        steps = how["batches"] if verb == "masked_gradient" else how.get("steps", 1)
+        return self._pay(place, how["data"], bound, int(steps), content)
 
     def _pay(
         self,
@@ -170,8 +171,12 @@ class Release:
     @property
     def facts(self) -> Facts:
         """What the answer says of its price, in place of a loss, which no noise covers."""
-        spent = [self.entry.group, self.entry.q, self.entry.sigma, self.entry.steps]
-        return {"loss": None, "spent": spent}
+        return {"loss": None, **self.price}
+
+    @property
+    def price(self) -> Facts:
+        """Its price alone."""
+        return {"spent": [self.entry.group, self.entry.q, self.entry.sigma, self.entry.steps]}
 
     def refuse_statistics(self, start: Model, trained: Model, trainable: int) -> None:
         """Refuses to send what training has changed besides the noisy weights.

@@ -29,8 +29,14 @@ class Spending:
 
     def __init__(self, privacy: Privacy = NONE) -> None:
         self._private = {"local_train"} if privacy.train else set()
-        self._private |= {"update_beta", "differentiate"} if privacy.theta else set()
+        self._private |= (
+            {"update_beta", "differentiate", "masked_gradient"} if privacy.theta else set()
+        )
         self._taken: dict[str, Counter[Spent]] = {}
+
+    def private(self, call: str) -> bool:
+        """Whether replies to a call are noisy, and have no loss."""
+        return call in self._private
 
     def note(self, call: str, site: str, answer: Message) -> None:
         """Records the price of a reply.

@@ -147,8 +147,10 @@ class AutoFedAvg(Method):
         ge=0,
     )
     batches: int = setting(
-        lambda known: 4 if known.get("learning") == "blind" else 1,
-        origin="ours: decision 62 (4); Algorithm 1 takes a step on each",
+        lambda known: (
+            1 if known.get("learning") != "blind" else 8 if known.get("t0") == "auto" else 4
+        ),
+        origin="ours: decision 62 (4), decision 63 (8 for auto); Algorithm 1 takes a step on each",
         help="blind: mini-batches that a client's gradient is the mean of",
         ge=1,
     )
@@ -264,10 +266,10 @@ class AutoFedAvg(Method):
             self.sketch,
             self.show_weights,
             self.start == "sizes",
+            self.batches if self.t0 == "auto" else 1,
         )
         by_size = self.objective == "size"
-        t0 = 1 if self.t0 == "auto" else self.t0
-        return Blind(plan, t0, self.learn_on, self.mode, self.batches, by_size)
+        return Blind(plan, self.t0, self.learn_on, self.mode, self.batches, by_size)
 
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         """What round t may ask: with t0 = "auto" no site knows which rounds call LearnAggWeight."""
@@ -278,12 +280,14 @@ class AutoFedAvg(Method):
 
     def calls(self, T: int, layout: Layout) -> Counter[str]:
         """The messages of T rounds; with t0 = "auto" the most that they can be."""
+        found = super().calls(T, layout)
         if self.t0 != "auto":
-            return super().calls(T, layout)
-        every, learning = super().asks(1, T, layout), self.plan(layout, T).asks()
-        found = Counter({call: T * len(messages) for call, messages in every.items()})
-        most = CallSchedule.most(T)
-        return found + Counter({call: most * len(messages) for call, messages in learning.items()})
+            return found
+        blind = self.learning == "blind"
+        learning = self.blind().learning() if blind else self.plan(layout, T).asks()
+        most = CallSchedule.most(T - 1 if blind else T)
+        few = {call: most * len(messages) for call, messages in learning.items()}
+        return Counter({**found, **few})
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round

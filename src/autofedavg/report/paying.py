@@ -65,8 +65,9 @@ def paying_table(results: Results) -> Table | None:
     heads = ("calls", "of t0 = 1", "that paid", "mean gain", "last that paid", "back to sizes")
     notes = (
         "A call paid if its weights lower the sites' loss by more than two standard errors, on "
-        "batches that no step was taken on. After one that did not, the weights before it stay, or "
-        "become n_k/n. All repeats together; the last that paid: latest round of any.",
+        "batches that no step was taken on; learned blindly, to first order. After one that did "
+        "not, the weights before it stay, or become n_k/n. All repeats together; the last that "
+        "paid: latest round of any.",
     )
     return table_of("paying", "Calls of LearnAggWeight that paid", heads, rows, notes)
 

@@ -15,12 +15,14 @@ from torch import nn
 
 from autofedavg.core.errors import ConfigError, RunError
 from autofedavg.core.evaluation import Summary, summarise
+from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import SERVER, Logits, Problem, logits_of
 from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.trainer import Loss, Training
 from autofedavg.experiment.folder import LOADERS, read_json, read_toml
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_network
+from autofedavg.experiment.private_rows import budgets, refuse_private
 from autofedavg.experiment.rows import Rounds, to_toml
 from autofedavg.experiment.run import RunLoop, check_run
 from autofedavg.experiment.selection import KINDS, Seen, Select, TestLocal
@@ -29,7 +31,7 @@ from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
 from autofedavg.methods.base import Method
 from autofedavg.studies.machine import Machine, about_run, clients, machine_of
-from autofedavg.tasks.loaders import METRIC, Loader, LoaderData, LoaderSite, Score
+from autofedavg.tasks.loaders import METRIC, Loader, LoaderData, LoaderSite, Score, loader_data
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def federate(
     watch: Callable[[Seen], None] | None = None,
     proxy: Loader | None = None,
     logits: Logits = logits_of,
+    privacy: Privacy = NONE,
 ) -> Result:
     """Runs a method on your network, loss and data loaders.
 
@@ -94,6 +97,8 @@ def federate(
         proxy: training batches at the server, for methods that need them; no case of a site.
         logits: (network, batch) -> class logits (batch, classes, ...), for methods that compare
             predictions on them; the network's outputs for a batch's first part by default.
+        privacy: differential privacy by patient; every LoaderSite must name its `patients`. In a
+            simulation the noise comes from the seed, so it shows what privacy costs.
     """
     chosen: Method = METHODS[method]() if isinstance(method, str) else method
     chosen.check(len(sites))
@@ -114,11 +119,14 @@ def federate(
         )
     given = {"rounds": rounds, "quorum": quorum, "select": select, "test_local": test_local}
     general: Rounds = validate(Rounds, given, "federate", "")
-    data = {name: LoaderData(name, site, score) for name, site in sites.items()}
+    data = {name: loader_data(name, site, score) for name, site in sites.items()}
     # A loader with a sampler, or with drop_last, does not use every case of its data set.
     own = LoaderData(SERVER, LoaderSite(proxy, proxy), score) if proxy is not None else None
     problem = Problem(network, loss, data, METRIC, counted=False, logits=logits, proxy=own)
     check_run(chosen, rounds, select, problem)
+    with global_seed(0):
+        refuse_private(privacy, chosen, network(), rounds)
+    budgets(privacy, chosen, training, rounds, problem)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
         # In the shape of a study's row, so that `report` can read the folder.
@@ -137,6 +145,7 @@ def federate(
             "test_local": test_local,
             "quorum": quorum,
             "exchange": exchange.model_dump(),
+            **({"privacy": privacy.model_dump()} if privacy.on else {}),
         }
         config = to_toml(described)
         known = (folder.path / "config.toml").exists()
@@ -144,14 +153,16 @@ def federate(
             _refuse_another_run(folder.path, tomllib.loads(config), seed)
         asked = machine or Machine()
         used = machine_of(folder.path, asked) if known else asked.resolved()
-        with clients(problem, training, Seeds(seed), used, quorum, exchange) as federation:
+        given_clients = (problem, training, Seeds(seed), used, quorum, exchange)
+        with clients(*given_clients, privacy=privacy) as federation:
             w0, layout = problem.initial(Seeds(seed))
             if not known:
                 layers = chosen.layer_names(layout)
                 about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                RunLoop(chosen, general, federation, layout, METRIC, folder).run(w0, watch)
+                run = (chosen, general, federation, layout, METRIC, folder)
+                RunLoop(*run, privacy=privacy).run(w0, watch)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
         trained = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +38,8 @@ class LoaderSite:
             may be None if the models after the last round are tested.
         test: batches for the final scores; the validation batches when None.
         holdout: batches for `learn_on = "holdout"`.
+        patients: for differential privacy, by split, the patient of every case in the loader's
+            data set: any names or numbers. A patient's cases count as one.
 
     Shuffling and random transforms (PyTorch's, NumPy's and Python's global randomness) follow the
     run's seed; a loader's own generator, if it has one, is reseeded at every pass.
@@ -46,6 +49,7 @@ class LoaderSite:
     validation: Loader | None = None
     test: Loader | None = None
     holdout: Loader | None = None
+    patients: Mapping[str, Sequence[Hashable]] | None = None
 
     def loaders(self) -> dict[str, Loader]:
         """The loaders by split."""
@@ -148,3 +152,51 @@ class LoaderData:
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(number)
+
+
+class PatientLoaderData(LoaderData):
+    """Loaders whose cases belong to patients: what differential privacy needs of them.
+
+    Batches are the patients', not the loader's: `training.batch_size` of them, on average.
+    """
+
+    def __init__(self, name: str, site: LoaderSite, score: Score) -> None:
+        super().__init__(name, site, score)
+        self._patients: dict[str, dict[Hashable, list[int]]] = {}
+        for split, names in (site.patients or {}).items():
+            loader = self._loaders.get(split)
+            if loader is None or len(names) != len(loader.dataset):
+                cases = 0 if loader is None else len(loader.dataset)
+                raise DataError(
+                    f"patients has {len(names)} entries for {cases} {split} cases",
+                    where=f"site {name}",
+                    remedy="name the patient of every case, in the order of the data set",
+                )
+            if not hasattr(loader, "collate_fn") or not hasattr(loader.dataset, "__getitem__"):
+                raise DataError(
+                    f"the cases of the {split} loader cannot be had one by one",
+                    where=f"site {name}",
+                    remedy="use PyTorch's DataLoader with a data set that has an index",
+                )
+            for case, patient in enumerate(names):
+                self._patients.setdefault(split, {}).setdefault(patient, []).append(case)
+
+    def patients(self, split: str) -> int:
+        return len(self._patients.get(split, ()))
+
+    def patient_batch(
+        self, split: str, patient: int, random: np.random.RandomState, augment: bool
+    ) -> Batch:
+        """All cases of one patient; a data set's own random transforms follow `random`."""
+        loader: Any = self._loaders[split]
+        cases = list(self._patients[split].values())[patient]
+        with every_seed(int(random.randint(2**31))):
+            return loader.collate_fn([loader.dataset[case] for case in cases])
+
+    def shares_patients(self, split: str, other: str) -> bool:
+        return bool(self._patients.get(split, {}).keys() & self._patients.get(other, {}).keys())
+
+
+def loader_data(name: str, site: LoaderSite, score: Score) -> LoaderData:
+    """A site's loaders as the data of a client."""
+    return (LoaderData if site.patients is None else PatientLoaderData)(name, site, score)

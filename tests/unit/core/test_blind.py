@@ -35,7 +35,7 @@ def steps(plan: BlindPlan, theta: torch.Tensor, w_k: Bank, layout, layers, gradi
     seen = [sketch.apply(w_k[site].values[: layout.trainable], 9) for site in w_k.sites]
     at = sketch.apply(w.values[: layout.trainable], 9)
     found = [lesson.step(plan, {"theta": theta[k], "seen": seen[k]}, sketch, at) for k in range(K)]
-    return torch.stack([state["theta"] for state, _ in found]), [cosine for _, cosine in found]
+    return torch.stack([one.state["theta"] for one in found]), [one.cosine for one in found]
 
 
 @pytest.mark.parametrize("layers", [False, True], ids=["network", "layer"])

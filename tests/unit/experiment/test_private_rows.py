@@ -96,17 +96,12 @@ def test_what_does_not_fit_is_refused_before_any_work(privacy, method, said):
         refuse_private(privacy, METHODS[method](), mlp(), 4)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"t0": "auto"}, "judges calls by losses"),
-        ({"learning": "blind"}, "learning = 'blind' has no noise of its own yet"),
-    ],
-)
-def test_ways_of_learning_without_noise_are_refused(change, said):
+@pytest.mark.parametrize("learning", ["clients", "server"])
+def test_ways_of_learning_without_noise_are_refused(learning):
     for privacy in (THETA, TRAIN):
-        with pytest.raises(ConfigError, match=said):
-            refuse_private(privacy, AutoFedAvg(**change), mlp(), 4)
+        with pytest.raises(ConfigError, match="judges calls by losses"):
+            refuse_private(privacy, AutoFedAvg(t0="auto", learning=learning), mlp(), 4)
+        refuse_private(privacy, AutoFedAvg(t0="auto", learning="blind"), mlp(), 4)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ VARIANTS = [
     {"weights": "layer", "sketch": 30, "objective": "size", "start": "sizes"},
     {"constraint": "softmax", "weights": "layer", "layer": "tensor", "sketch": 0, "t0": 2},
     {"beta_optimiser": "sgd", "beta_rate": 20.0, "mode": "train", "learn_on": "train"},
+    {"t0": "auto", "batches": 3, "constraint": "softmax", "start": "sizes"},
+    {"t0": "auto", "weights": "layer", "sketch": 40},
 ]
 
 
@@ -39,6 +41,7 @@ def test_masks_change_no_bit_of_a_whole_run(network, settings):
         {"weights": "layer"},
         {"weights": "layer", "layer": "tensor"},
         {"t0": 2},
+        {"t0": "auto"},
         {"beta0": 3.0},
         {"start": "sizes"},
         {"beta_optimiser": "sgd"},
@@ -69,20 +72,23 @@ def test_workers_change_no_bit():
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
-def test_a_run_continues_from_any_round_with_the_same_bits(stop):
+@pytest.mark.parametrize("t0", [1, "auto"])
+def test_a_run_continues_from_any_round_with_the_same_bits(stop, t0):
     problem = toy_problem(3, norm_net)
+    how = {"show_weights": True, "t0": t0}
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
-        whole = blind_run(simulator, problem, show_weights=True)
+        whole = blind_run(simulator, problem, **how)
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
         before = federation_of(simulator)
-        first = blind_run(simulator, problem, federation=before, rounds=stop, show_weights=True)
+        first = blind_run(simulator, problem, federation=before, rounds=stop, **how)
         known, copies = before.personal, before.copies()
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
         after = federation_of(simulator)
         after.resume_personal(known, copies)
-        rest = blind_run(simulator, problem, federation=after, after=first[-1], show_weights=True)
+        rest = blind_run(simulator, problem, federation=after, after=first[-1], **how)
     assert same_rounds(first + rest, whole)
     assert torch.equal(rest[-1].alpha, whole[-1].alpha)
+    assert rest[-1].memory == whole[-1].memory
 
 
 def test_the_first_round_is_fedavg_with_even_weights():

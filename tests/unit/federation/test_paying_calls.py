@@ -1,7 +1,6 @@
 """t0 = "auto": whether a call paid, measured through the port, and what follows from it."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,16 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.algorithm import Round
 from autofedavg.core.call_schedule import BATCHES
 from autofedavg.core.constraints import Dirichlet, Softmax, moved_to
-from autofedavg.core.seeds import Seeds
-from autofedavg.core.trainer import Training
 from autofedavg.federation.messages import Message
 from autofedavg.federation.paying_calls import ERRORS, Gain, paired_gain
-from autofedavg.federation.port import Federation
-from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
+from judged_runs import ONE_STEP, judged
 from toy import (
     DirectFleet,
     PointSite,
@@ -31,7 +26,6 @@ from toy import (
     toy_problem,
 )
 
-ONE_STEP = Training(iterations=1, optimiser="sgd", learning_rate=0.5, momentum=0.0)
 WAYS = [
     {},
     {"learning": "server"},
@@ -41,18 +35,6 @@ WAYS = [
     {"objective": "size", "when_idle": "sizes"},
     {"learning": "server", "when_idle": "sizes", "weights": "layer"},
 ]
-
-
-def judged(transport, T, start=None, quorum=None, exchange=None, **settings):
-    """Every round, its verdict, and all events."""
-    federation = Federation(transport, quorum=quorum, exchange=exchange or Exchange())
-    w0, layout = transport.problem.initial(Seeds(7))
-    method = AutoFedAvg(**{"t0": "auto", "S": 5, **settings})
-    rounds, verdicts = [], []
-    for done in method.rounds(federation, layout, T, start or Round(0, w0)):
-        rounds.append(replace(done, w=done.w.clone(), w_k=None))
-        verdicts.append(federation.take_verdict())
-    return rounds, verdicts, federation.take_events()
 
 
 def hospitals(bad=6.0, n=1):

@@ -197,7 +197,6 @@ def test_several_steps_a_message_are_paid_one_by_one():
         ("local_train", {"probe": Probe().note()}, "a loss before training"),
         ("local_train", {"rule": {"name": "personal", "mu": 1.0}}, "the local rule 'personal'"),
         ("local_train", {"form": {}}, "networks whose layers change"),
-        ("local_train", {"blind": {}, "sum": {}}, "blind learning"),
         ("mixture_losses", {"t": 1, "s": 3, "steps": 2}, "the losses that judge a call"),
         ("evaluate", {"t": 1, "split": "test", "half": 0}, "the ceiling"),
     ],

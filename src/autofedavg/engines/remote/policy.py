@@ -13,7 +13,7 @@ the server and into the site's own log.
 | `mixture_losses` | with t0 = "auto", at the clients    | batches of its own; the split          |
 | `model_losses`   | with t0 = "auto", at the server     | batches of its own; the split          |
 | `share_keys`     | every round, if it learns blindly   |                                        |
-| `masked_gradient`| rounds that learn blindly           | the job's values for it                |
+| `masked_gradient`| rounds that learn blindly, not T    | the job's values for it                |
 | `validate_local` | every round, unless it learns so    | the study's metric                     |
 | `evaluate`       | rounds with a global model          | split `validation`                     |
 |                  | such rounds that `test_every` names | split `test`                           |

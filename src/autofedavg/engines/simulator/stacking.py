@@ -45,7 +45,7 @@ SAMPLED = ("softmax", "dirichlet")  # constraints that `stacked.samples` knows
 TOGETHER: Mapping[str, set[str]] = {
     "local_train": {
         "t", "T", "rule", "tell", "probe", "fresh", "rate", "passes", "weight_decay", "form",
-        "sent", "up", "kept", "hold", "blind", "sum",
+        "sent", "up", "kept", "hold", "blind", "sum", "undo",
     },
     "update_beta": {"t", "s", "digest", "gamma", "layers", "rate", "smoothing", "mode", "data"},
 }  # fmt: skip

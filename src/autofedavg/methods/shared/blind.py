@@ -17,9 +17,11 @@ import torch
 from autofedavg.algorithm import Round
 from autofedavg.core.bank import Layout, Model
 from autofedavg.core.blind import BOUNDS, BlindPlan, Lesson
+from autofedavg.core.call_schedule import CallSchedule, EveryT0
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.site import Facts
 from autofedavg.federation.blind_calls import TrainSum
+from autofedavg.federation.paying_calls import Gain
 from autofedavg.federation.port import Federation
 from autofedavg.federation.secure_sum import LEAST_SITES
 from autofedavg.federation.settings import Exchange
@@ -42,7 +44,7 @@ class Blind:
 
     Attributes:
         plan: what sites must know.
-        t0: rounds between two gradients.
+        t0: rounds between two gradients, or "auto": as long as steps pay (decision 63).
         data: the split of the gradients.
         mode: the network's, while they are taken.
         batches: mini-batches of a gradient.
@@ -50,7 +52,7 @@ class Blind:
     """
 
     plan: BlindPlan
-    t0: int
+    t0: int | Literal["auto"]
     data: Literal["validation", "train", "holdout"]
     mode: Literal["eval", "train"]
     batches: int
@@ -62,8 +64,13 @@ class Blind:
             "local_train": [{"blind": self.plan.note()}],
             "share_keys": [{}],
         }
+        may_learn = t < T and (self.t0 == "auto" or t % self.t0 == 0)
+        return asked | self.learning() if may_learn else asked
+
+    def learning(self) -> dict[str, list[Facts]]:
+        """What a round that learns asks of a client."""
         gradient = {"blind": self.plan.note(), "size": self.by_size, **self._how()}
-        return asked | {"masked_gradient": [gradient]} if self._learns(t) and t < T else asked
+        return {"masked_gradient": [gradient]}
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
@@ -75,21 +82,30 @@ class Blind:
         w, memory = start.w, start.memory
         if not isinstance(w, Model):
             raise ConfigError("blind learning needs a global model", where="auto-fedavg")
-        sketch = self.plan.sketch_of(layout).size
-        resolution = 1 / math.sqrt(sketch) if sketch < layout.trainable else 0.0
-        warned = False
+        sketch = self.plan.length(layout)
+        inexact = self.plan.sketch_of(layout).size < layout.trainable
+        resolution = 1 / math.sqrt(sketch) if inexact else 0.0
+        warned, calls, undo = False, self._calls(memory), int(memory.get("undo", torch.tensor(0)))
         for t in range(start.t + 1, T + 1):
             said: Facts = {"numbers": sketch, "of": layout.trainable}
             lesson = None
-            if self._learns(t - 1):
+            if t > 1 and calls.due(t - 1):
                 how = {"size": self.by_size, **self._how()}
-                y, said["learning_loss"] = federation.masked_gradient(
-                    t - 1, w, plan=self.plan, layout=layout, **how
-                )
+                y, loss = federation.masked_gradient(t - 1, w, plan=self.plan, layout=layout, **how)
+                said |= {} if loss is None else {"learning_loss": loss}
                 lesson = Lesson(y, memory["U"])
-            found = federation.masked_train(t, w, T=T, plan=self.plan, layout=layout, lesson=lesson)
-            w, memory = found.w, {"U": found.total}
-            said["loss"] = found.loss
+            found = federation.masked_train(
+                t, w, T=T, plan=self.plan, layout=layout, lesson=lesson, undo=undo
+            )
+            w = found.w
+            said |= {} if found.loss is None else {"loss": found.loss}
+            if isinstance(calls, CallSchedule):
+                if lesson is not None:
+                    paid = judge(federation, calls, t, found.gains, loss or 0.0)
+                    undo = 0 if paid else t
+                memory = {"U": found.total, **calls.memory, "undo": torch.tensor(undo)}
+            else:
+                memory = {"U": found.total}
             if found.cosine is not None:
                 said |= {"cosine": found.cosine, "resolution": resolution}
                 if found.cosine < resolution and not warned:
@@ -101,11 +117,11 @@ class Blind:
 
     def bytes_of(self, layout: Layout) -> int:
         """Bytes that learning moves per client and call: integers up, float32 down."""
-        return 8 * self.plan.sketch_of(layout).size
+        return 8 * self.plan.length(layout)
 
-    def _learns(self, t: int) -> bool:
-        """Whether gradients are taken at the model of round t."""
-        return t > 0 and t % self.t0 == 0
+    def _calls(self, memory: Mapping[str, torch.Tensor]) -> EveryT0 | CallSchedule:
+        """At the models of which rounds gradients are taken."""
+        return CallSchedule(memory) if self.t0 == "auto" else EveryT0(self.t0)
 
     def _how(self) -> Facts:
         return {"data": self.data, "mode": self.mode, "batches": self.batches}
@@ -119,6 +135,32 @@ class Blind:
             alpha[row] = found.u[name]
         alpha = alpha / alpha.sum(dim=0)
         return alpha if self.plan.layers else alpha[:, 0]
+
+
+def judge(
+    federation: Federation, calls: CallSchedule, t: int, gains: torch.Tensor, loss: float
+) -> bool:
+    """Whether the step of round t paid: its gain is more than noise. Sets when the next is due.
+
+    Args:
+        federation: where the verdict is recorded.
+        calls: the schedule, by the rounds of the models that gradients are taken at.
+        t: the round of the step, one later.
+        gains: to first order, as each group of mini-batches has it; no group has judged a step
+            that it was part of.
+        loss: before the step; 0 where nobody may know it.
+    """
+    gain = Gain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)), loss)
+    calls.told(t - 1, gain.beyond_noise)
+    due = calls.next + 1
+    federation.verdict = {
+        "gain": gain.mean, "error": gain.error, "paid": gain.beyond_noise, "next": due
+    }  # fmt: skip
+    log.info(
+        "the blind step of round %d %s: loss %+.3g +- %.2g; next in round %d",
+        t, "paid" if gain.beyond_noise else "did not pay", -gain.mean, gain.error, due,
+    )  # fmt: skip
+    return gain.beyond_noise
 
 
 def why_not_blind(given: Mapping[str, Any], *, blind: bool) -> str:
@@ -135,8 +177,10 @@ def why_not_blind(given: Mapping[str, Any], *, blind: bool) -> str:
                 f"{name} = {given[name]!r} does nothing with learning = 'blind', one step a call "
                 f"that each client takes alone; leave it out, or set {only!r}"
             )
-    if given["t0"] == "auto":
-        return "t0 = 'auto' is not possible with learning = 'blind'; use a number"
+    if given["when_idle"] == "sizes":
+        return "when_idle = 'sizes' needs the loss at n_k/n, which blind clients cannot say"
+    if given["t0"] == "auto" and given["batches"] < 2:
+        return "t0 = 'auto' with learning = 'blind' compares mini-batches; use batches = 2 or more"
     if given["constraint"] == "dirichlet" and given["keep_above_one"] != "floor":
         return "learning = 'blind' needs keep_above_one = 'floor'"
     (low, high), beta0 = BOUNDS[given["constraint"]], given["beta0"]
