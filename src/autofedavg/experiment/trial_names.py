@@ -1,14 +1,18 @@
-"""How trials are named, and the validation score that a trial is chosen by."""
+"""How trials are named, what a trial is chosen by, and when it has failed for good."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from autofedavg.experiment.folder import Ledger, read_toml
+
 _TRIAL = re.compile(r"(?P<row>.+)\.trial-(?P<number>[1-9]\d*)")
 AS_WRITTEN = "as written"
+DIVERGED = ("FederationError", "TrainingError")  # what a setting can cause, and repeats would too
 
 
 def trial_name(row: str, number: int) -> str:
@@ -46,6 +50,13 @@ def told(changes: Mapping[str, Any]) -> str:
 
 def _mark(number: int) -> str:
     return f", trial {number}: "
+
+
+def diverged(run: Path) -> bool:
+    """Whether this is a trial in which training failed: a result, which has no score."""
+    outcome = Ledger(run).outcome() if (run / "status.json").exists() else {}
+    failed = outcome.get("state") == "failed" and outcome.get("kind") in DIVERGED
+    return failed and read_toml(run / "config.toml").get("test") is False
 
 
 def validation_score(rounds: Sequence[Mapping[str, Any]], select: str) -> float | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.experiment.config import Study
-from autofedavg.experiment.folder import Ledger, run_path
+from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.rows import to_toml
-from autofedavg.experiment.trial_names import trial_name
+from autofedavg.experiment.trial_names import diverged, trial_name
 from autofedavg.experiment.trials import Trials, plain_row
 from autofedavg.experiment.validation import Values
 from autofedavg.report.read import read_results
@@ -26,8 +26,6 @@ from autofedavg.studies.machine import Machine
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.study_file import read_trials, study_path, study_values
 from autofedavg.tasks import TASKS
-
-DIVERGED = ("FederationError", "TrainingError")  # a setting's fault, and a result of its trial
 
 
 def tune_study(
@@ -82,29 +80,23 @@ def _run_trials(
     plan: Study, home: Path, machine: Machine | None, observer: Observer | None, at_once: int
 ) -> None:
     """Runs all trials; one that diverges has no score, and does not stop the others."""
-    diverged = _diverged(plan, home)
+    failed = _diverged(plan, home)
     while True:
-        left = tuple(run for run in plan.runs if run.name not in diverged)
+        left = tuple(run for run in plan.runs if run.name not in failed)
         try:
             run_study(replace(plan, runs=left), home.parent, machine, observer, at_once, again=True)
             return
         except AutoFedAvgError:
-            found = _diverged(plan, home)
-            if found == diverged:
+            now = _diverged(plan, home)
+            if now == failed:
                 raise
-            diverged = found
+            failed = now
 
 
 def _diverged(plan: Study, home: Path) -> set[str]:
     """Trials in which training failed: running them again would give the same."""
-    found = set()
-    for run, fold, seed in plan.jobs():
-        folder = run_path(home, run.name, seed, fold)
-        if (folder / "status.json").exists():
-            outcome = Ledger(folder).outcome()
-            if outcome.get("state") == "failed" and outcome.get("kind") in DIVERGED:
-                found.add(run.name)
-    return found
+    jobs = plan.jobs()
+    return {run.name for run, fold, seed in jobs if diverged(run_path(home, run.name, seed, fold))}
 
 
 def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[str, Trial]) -> str:
@@ -135,12 +127,15 @@ def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[s
 
 
 def _moved(values: Values, folder: Path, out: Path) -> Values:
-    """Values whose relative paths, which begin at the study's folder, begin at another one."""
+    """Values whose relative paths, which begin at the study's folder, begin at another one.
+
+    A name that leads nowhere from there is one below AUTOFEDAVG_DATA, and stays.
+    """
     task = values.get("task", {})
     paths = TASKS[task["name"]].paths if task.get("name") in TASKS else ()
     moved = {
         name: os.path.relpath(folder / task[name], out)
         for name in paths
-        if task.get(name) and not Path(task[name]).is_absolute()
+        if task.get(name) and (folder / task[name]).exists() and not Path(task[name]).is_absolute()
     }
     return {**values, "task": {**task, **moved}} if moved else values
