@@ -12,7 +12,7 @@ from autofedavg.experiment.folder import Ledger, read_toml
 
 _TRIAL = re.compile(r"(?P<row>.+)\.trial-(?P<number>[1-9]\d*)")
 AS_WRITTEN = "as written"
-DIVERGED = ("FederationError", "TrainingError")  # what a setting can cause, and repeats would too
+NOT_FINITE = "not finite"  # what the port says of replies of a client that diverged
 
 
 def trial_name(row: str, number: int) -> str:
@@ -53,9 +53,13 @@ def _mark(number: int) -> str:
 
 
 def diverged(run: Path) -> bool:
-    """Whether this is a trial in which training failed: a result, which has no score."""
+    """Whether this is a trial in which training failed: a result, which has no score.
+
+    A client that was killed is not one: the run can be resumed.
+    """
     outcome = Ledger(run).outcome() if (run / "status.json").exists() else {}
-    failed = outcome.get("state") == "failed" and outcome.get("kind") in DIVERGED
+    why = outcome.get("kind") == "TrainingError" or NOT_FINITE in outcome.get("error", "")
+    failed = outcome.get("state") == "failed" and why
     return failed and read_toml(run / "config.toml").get("test") is False
 
 
