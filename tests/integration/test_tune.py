@@ -1,6 +1,7 @@
 """`autofedavg tune`: equally many trials for every row, chosen by validation scores alone."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tests_tiny import TINY
 
 from autofedavg import cli, read_study
+from autofedavg.core.errors import ConfigError
 from autofedavg.experiment.trial_names import trial_in, validation_score
 from autofedavg.federation.port import Federation
 from autofedavg.studies.observer import Observer
@@ -194,7 +196,11 @@ def test_other_failures_stop_the_tuning(study, tmp_path, monkeypatch, say) -> No
     ("before", "after", "said"),
     [
         ("trials = 2", "trials = 0", "tune.trials: input should be greater than or equal to 1"),
-        ("trials = 2", "trials = 9", "2 different settings for 9 trials; add values to this"),
+        (
+            "trials = 2",
+            "trials = 9",
+            "than 9 trials: local-only (2), fedavg (2), n-dirichlet (2), ditto (4); add values",
+        ),
         ("pull = [1.0", "pul = [1.0", "method.pul is not a setting of ditto; did you mean pull?"),
         ("0.01]", "-1.0]", "run 4 (ditto), tune: method.pull: input should be greater"),
         ("seeds = [100]", "seeds = [0]", "tune: seed 0 is also one of the study's"),
@@ -228,6 +234,22 @@ def test_relative_paths_of_a_tuned_study_lead_to_the_same_files(tmp_path) -> Non
     moved = _moved({"rounds": 1, "task": task}, tmp_path / "studies", tmp_path / "runs")
     assert moved == {"rounds": 1, "task": {**task, "datalist": "../studies/list.csv"}}
     assert _moved({"rounds": 1}, tmp_path, tmp_path) == {"rounds": 1}
+
+
+def test_the_example_of_the_how_to_page_has_the_trials_that_the_page_names(tmp_path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "tune.md"
+    (text,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    path = tmp_path / "rates.toml"
+    path.write_text(text)
+    _, trials = read_trials(path)
+    rates = [{"training.learning_rate": rate} for rate in (1e-2, 1e-3, 6e-3)]
+    momenta = [{"method.momentum": momentum} for momentum in (0.6, 0.3)]
+    assert trials.changes == {"fedavg": [{}, *rates], "fedavgm": [{}, *momenta, rates[0]]}
+    path.write_text(text.replace("[1e-2, 1e-3, 6e-3]", "[3e-3]"))
+    (error,) = re.findall(r"```text\nerror: (.*?)\n```", page.read_text(), re.DOTALL)
+    with pytest.raises(ConfigError) as refused:
+        read_trials(path)
+    assert str(refused.value) == error
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,13 @@ def trials_of(raw: Values, where: str) -> Trials:
             values = _untested(plain_row(row, changed))
             label = trial_label(row.get("label", row["name"]), trial, changed)
             made["run"].append({**values, "name": trial_name(row["name"], trial), "label": label})
+    few = [f"{row} ({len(mine)})" for row, mine in changes.items() if len(mine) < tune.trials]
+    if few:
+        raise ConfigError(
+            f"rows with fewer different settings than {tune.trials} trials: {', '.join(few)}",
+            where=f"{where}: tune",
+            remedy="add values to their tune or to tune.common, or lower tune.trials",
+        )
     if baseline in changes:
         made["study"]["baseline"] = trial_name(baseline, 1)
     return Trials(made, changes)
@@ -129,7 +136,10 @@ def _untested(values: Values) -> Values:
 
 
 def _chosen(base: Values, row: Values, tune: Tune, place: str) -> list[Changes]:
-    """What a row's trials change: nothing, then its own ranges, then what all have in common."""
+    """What a row's trials change: nothing, then its own ranges, then what all have in common.
+
+    Fewer than `trials`, where there are no more different settings.
+    """
     own = _grid(_ranges(row.get("tune", {}), f"{place}, tune"), f"{place}, tune")
     common = _grid(_ranges(tune.common, f"{place}, tune.common"), f"{place}, tune.common")
 
@@ -149,12 +159,6 @@ def _chosen(base: Values, row: Values, tune: Tune, place: str) -> list[Changes]:
     for text, changes in chain(shared.items(), ((settings(each), each) for each in mixed)):
         if len(known) < tune.trials:
             known.setdefault(text, changes)
-    if len(known) < tune.trials:
-        raise ConfigError(
-            f"there are {len(known)} different settings for {tune.trials} trials",
-            where=f"{place}, tune",
-            remedy="add values to this row's tune or to tune.common, or lower tune.trials",
-        )
     return list(known.values())
 
 
