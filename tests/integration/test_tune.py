@@ -161,11 +161,14 @@ def test_a_killed_tuning_continues_with_the_same_bits(tuned, study, tmp_path) ->
         assert mine == theirs
 
 
-def test_a_trial_that_diverges_counts_and_is_not_chosen(study, tmp_path, say) -> None:
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.process)])
+def test_a_trial_that_diverges_counts_and_is_not_chosen(study, tmp_path, say, at_once) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(study.read_text().replace("[3e-2]", "[1e30]"))
     for _ in range(2):  # the second time it is not run again
-        code, printed, _ = say("tune", path, "--only", "fedavg", "--out", tmp_path)
+        code, printed, _ = say(
+            "tune", path, "--only", "fedavg", "--out", tmp_path, "--at-once", at_once
+        )
         assert code == 0
         assert "FedAvg, trial 2: no score: not finished, or training failed." in printed
     assert "# as written: trial 1, validation " in (tmp_path / "tiny-tuned.toml").read_text()
@@ -250,6 +253,28 @@ def test_the_example_of_the_how_to_page_has_the_trials_that_the_page_names(tmp_p
     with pytest.raises(ConfigError) as refused:
         read_trials(path)
     assert str(refused.value) == error
+
+
+def test_every_method_of_the_demonstration_is_tuned_where_a_site_is_bad() -> None:
+    names = [
+        {run.method.name for run in read_study(s).runs} for s in ("methods-demo", "bench-hospitals")
+    ]
+    assert names[0] == names[1]
+
+
+def test_check_forecasts_no_test_and_no_model_sent_for_one(study, say) -> None:
+    tested, untested = (
+        json.loads(say("check", study, "--set", f"test={test}", "--json")[1])["rows"][1]
+        for test in ("true", "false")
+    )
+    assert tested["evaluations"]["at_the_end"] == 15
+    assert untested["evaluations"] == {
+        **tested["evaluations"],
+        "at_the_end": 0,
+        "own_models": 0,
+        "test_local": "none",
+    }
+    assert len(tested["cautions"]) == len(untested["cautions"]) + 1
 
 
 @pytest.mark.parametrize(
