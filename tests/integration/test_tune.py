@@ -11,10 +11,12 @@ from tests_tiny import TINY
 from autofedavg import cli, read_study
 from autofedavg.core.errors import ConfigError
 from autofedavg.experiment.trial_names import trial_in, validation_score
+from autofedavg.experiment.trials import plain_row
 from autofedavg.federation.port import Federation
+from autofedavg.report.trials import Trial
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.study_file import builtin_studies, read_trials, study_path, study_values
-from autofedavg.studies.tune import _moved, tune_study
+from autofedavg.studies.tune import _moved, _tuned, tune_study
 
 TUNE = """
 [tune]
@@ -234,9 +236,12 @@ def test_relative_paths_of_a_tuned_study_lead_to_the_same_files(tmp_path) -> Non
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies/list.csv").touch()
     task = {"name": "datalist", "datalist": "list.csv", "root": "lgg", "cache": "/fast"}
-    moved = _moved({"rounds": 1, "task": task}, tmp_path / "studies", tmp_path / "runs")
+    places = (tmp_path / "studies", tmp_path / "runs")
+    moved = _moved({"rounds": 1, "task": task}, {}, *places)
     assert moved == {"rounds": 1, "task": {**task, "datalist": "../studies/list.csv"}}
-    assert _moved({"rounds": 1}, tmp_path, tmp_path) == {"rounds": 1}
+    row = _moved({"task": {"datalist": "list.csv"}}, task, *places)
+    assert row == {"task": {"datalist": "../studies/list.csv"}}
+    assert _moved({"rounds": 1}, {}, *places) == {"rounds": 1}
 
 
 def test_the_example_of_the_how_to_page_has_the_trials_that_the_page_names(tmp_path) -> None:
@@ -285,3 +290,16 @@ def test_built_in_ranges_are_valid_and_leave_every_method_as_many_trials(name) -
     assert {len(changes) for changes in trials.changes.values()} == {4}
     assert len(plan.runs) == 4 * len(trials.changes)
     assert len(trials.changes) >= 34
+    # Whichever trial is chosen, the tuned study is TOML with just these values.
+    path, raw = study_path(name), study_values(study_path(name))
+    for number in (1, 4):
+        chosen = {row: Trial(row, number, "", 0.5) for row in trials.changes}
+        found = tomllib.loads(_tuned(raw, path, path.parent, trials, chosen))
+        assert found["base"] == raw["base"]
+        assert found["run"] == [
+            plain_row(row, trials.changes[row["name"]][number - 1]) for row in raw["run"]
+        ]
+        assert (
+            found["study"].items()
+            >= {"seeds": raw["study"]["seeds"], "name": f"{name}-tuned"}.items()
+        )

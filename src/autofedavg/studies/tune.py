@@ -106,12 +106,13 @@ def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[s
     head |= {"name": f"{name}-tuned", "title": f"{head.get('title', name)}, tuned"}
     if head.get("baseline", "") not in chosen:
         head.pop("baseline", None)
+    base, task = raw.get("base", {}), raw.get("base", {}).get("task", {})
     each = {len(changes) for changes in trials.changes.values()}
     lines = [
         f"# {name} with settings chosen by validation scores, {each.pop()} trials a row.",
         f"# Written by `autofedavg tune`; the trials are runs of the study {name}-trials.",
         "",
-        to_toml({"study": head, "base": _moved(raw.get("base", {}), path.parent, out)}).strip(),
+        to_toml({"study": head, "base": _moved(base, task, path.parent, out)}).strip(),
     ]
     for row in raw["run"]:
         if row["name"] not in chosen:
@@ -120,19 +121,22 @@ def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[s
         changes = trials.changes[row["name"]][best.number - 1]
         said = f"trial {best.number}, validation {100 * (best.score or 0.0):.2f}"
         comments = {f"run.{setting}": said for setting in changes}
-        made = to_toml({"run": _moved(plain_row(row, changes), path.parent, out)}, comments)
+        values = _moved(plain_row(row, changes), task, path.parent, out)
+        made = to_toml({"run": values}, comments)
         lines += ["", *([] if changes else [f"# as written: {said}"])]
         lines += [made.strip().replace("[run]", "[[run]]", 1)]
     return "\n".join(lines) + "\n"
 
 
-def _moved(values: Values, folder: Path, out: Path) -> Values:
+def _moved(values: Values, base: Values, folder: Path, out: Path) -> Values:
     """Values whose relative paths, which begin at the study's folder, begin at another one.
 
-    A name that leads nowhere from there is one below AUTOFEDAVG_DATA, and stays.
+    A name that leads nowhere from there is one below AUTOFEDAVG_DATA, and stays. The task's name
+    may be in the `base` alone.
     """
     task = values.get("task", {})
-    paths = TASKS[task["name"]].paths if task.get("name") in TASKS else ()
+    name = task.get("name", base.get("name"))
+    paths = TASKS[name].paths if name in TASKS else ()
     moved = {
         name: os.path.relpath(folder / task[name], out)
         for name in paths
