@@ -112,6 +112,7 @@ COSTS = {
     "integration/test_tiny.py": QUICK,
     "integration/test_tracking.py": "trains",
     "integration/test_trained.py": "trains",
+    "integration/test_tune.py": "trains",
     "integration/test_version_0_1.py": "trains",
     "integration/test_watch.py": "process",
     "integration/test_wheel.py": "process",

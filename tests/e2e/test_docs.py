@@ -13,6 +13,7 @@ from autofedavg.core.settings import origins
 from autofedavg.core.trainer import Training
 from autofedavg.engines.simulator.simulator import Simulator
 from autofedavg.experiment.rows import Rounds
+from autofedavg.experiment.trials import Tune
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS
@@ -109,7 +110,7 @@ def test_the_paper_map_names_tests_that_exist() -> None:
 
 def every_setting():
     holders = [("", Rounds()), ("training", Training()), ("exchange", Exchange())]
-    holders += [("privacy", Privacy())]
+    holders += [("privacy", Privacy()), ("tune", Tune())]
     holders += [(name, METHODS[name]()) for name in METHODS]
     holders += [(name, TASKS[name]()) for name in TASKS]
     for owner, settings in holders:

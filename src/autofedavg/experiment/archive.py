@@ -31,6 +31,7 @@ from autofedavg.experiment.folder import (
 )
 from autofedavg.experiment.folder_writer import disk_errors
 from autofedavg.experiment.machine_paths import blanked, blanked_config, blanked_rounds
+from autofedavg.experiment.trial_names import diverged
 
 KEPT = ("config.toml", "environment.json", ORIGINS, "rounds.jsonl", SCORES, "status.json", CEILING)
 SOMETIMES = (ORIGINS, CEILING)  # runs of version 0.1 have no origins
@@ -91,7 +92,7 @@ def _add(home: Path, runs: Collection[Path], place: Path) -> list[Path]:
         str(name / file): run
         for name, run in {**before, **new}.items()
         for file in KEPT
-        if file not in SOMETIMES or (run / file).exists()
+        if (run / file).exists() or not (file in SOMETIMES or (file == SCORES and diverged(run)))
     }
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place) as handle, zipfile.ZipFile(handle, "w") as packed:
@@ -111,7 +112,7 @@ def _write(packed: zipfile.ZipFile, name: str, content: bytes) -> None:
 def _refuse_unfinished(run: Path) -> None:
     ledger = Ledger(run)
     status = ledger.status()
-    if status != "finished":
+    if status != "finished" and not diverged(run):
         raise RunError(
             f"this run is not finished, but {status}",
             where=str(run),

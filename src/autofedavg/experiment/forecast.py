@@ -126,13 +126,14 @@ def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:
     alone = sites if run.method.shows_models else 0  # and those that score their own
     validated = alone + shown * max(1.0, asked / run.T) if run.task.has("validation") else 0
     tested = shown / run.general.test_every if run.general.test_every else 0
-    where = where_tested(run.general.test_local, sites) if alone else "none"
+    where = where_tested(run.general.test_local, sites) if alone and run.general.test else "none"
     own = local_tests(where, sites)
     last = shown if run.general.select == "best" else 0  # beside the best global model
+    final = shown + last if run.general.test else 0
     rounds = len(run.general.ceiling)
     return {
         "a_round": round(validated + tested),
-        "at_the_end": shown + own + last + rounds * times_asked("evaluate", 1, sites) * sites,
+        "at_the_end": final + own + rounds * times_asked("evaluate", 1, sites) * sites,
         "own_models": own,
         "test_local": where,
     }

@@ -194,10 +194,8 @@ class RunConfig:
     def cautions(self, sites: int) -> list[str]:
         """Warnings for a run between institutions."""
         found = self.method.cautions(sites)
-        tested = (
-            where_tested(self.general.test_local, sites) if self.method.shows_models else "none"
-        )
-        if sites > 1 and tested == "full":
+        shown = self.method.shows_models and self.general.test
+        if sites > 1 and shown and where_tested(self.general.test_local, sites) == "full":
             found.append(
                 "after training, every site's best own model is tested at all sites, which receive "
                 "it; test_local = 'own' sends it to no other site (decision 64)"

@@ -1,14 +1,18 @@
-"""How trials are named, and the validation score that a trial is chosen by."""
+"""How trials are named, what a trial is chosen by, and when it has failed for good."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from autofedavg.experiment.folder import Ledger, read_toml
+
 _TRIAL = re.compile(r"(?P<row>.+)\.trial-(?P<number>[1-9]\d*)")
 AS_WRITTEN = "as written"
+NOT_FINITE = "not finite"  # what the port says of replies of a client that diverged
 
 
 def trial_name(row: str, number: int) -> str:
@@ -46,6 +50,17 @@ def told(changes: Mapping[str, Any]) -> str:
 
 def _mark(number: int) -> str:
     return f", trial {number}: "
+
+
+def diverged(run: Path) -> bool:
+    """Whether this is a trial in which training failed: a result, which has no score.
+
+    A client that was killed is not one: the run can be resumed.
+    """
+    outcome = Ledger(run).outcome() if (run / "status.json").exists() else {}
+    why = outcome.get("kind") == "TrainingError" or NOT_FINITE in outcome.get("error", "")
+    failed = outcome.get("state") == "failed" and why
+    return failed and read_toml(run / "config.toml").get("test") is False
 
 
 def validation_score(rounds: Sequence[Mapping[str, Any]], select: str) -> float | None:

@@ -7,9 +7,10 @@ All rows have equally many (decision 70). Trials are a study of their own, and a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
+from math import prod
 from typing import Any
 
 import torch
@@ -104,6 +105,13 @@ def trials_of(raw: Values, where: str) -> Trials:
             values = _untested(plain_row(row, changed))
             label = trial_label(row.get("label", row["name"]), trial, changed)
             made["run"].append({**values, "name": trial_name(row["name"], trial), "label": label})
+    few = [f"{row} ({len(mine)})" for row, mine in changes.items() if len(mine) < tune.trials]
+    if few:
+        raise ConfigError(
+            f"rows with fewer different settings than {tune.trials} trials: {', '.join(few)}",
+            where=f"{where}: tune",
+            remedy="add values to their tune or to tune.common, or lower tune.trials",
+        )
     if baseline in changes:
         made["study"]["baseline"] = trial_name(baseline, 1)
     return Trials(made, changes)
@@ -128,34 +136,37 @@ def _untested(values: Values) -> Values:
 
 
 def _chosen(base: Values, row: Values, tune: Tune, place: str) -> list[Changes]:
-    """What a row's trials change: nothing, then its own ranges, then what all have in common."""
+    """What a row's trials change: nothing, then its own ranges, then what all have in common.
+
+    Fewer than `trials`, where there are no more different settings.
+    """
     own = _grid(_ranges(row.get("tune", {}), f"{place}, tune"), f"{place}, tune")
     common = _grid(_ranges(tune.common, f"{place}, tune.common"), f"{place}, tune.common")
-    known: dict[str, Changes] = {}
 
-    def add(changes: Changes) -> None:
+    def settings(changes: Changes) -> str:
+        """The row's settings, which tell trials apart; refuses wrong ones."""
         run = parse_run(merge(base, plain_row(row, changes)), f"{place}, tune")
-        found = {part: run.values()[part] for part in TUNABLE}
-        known.setdefault(json.dumps(found), changes)
+        return json.dumps([run.values()[part] for part in TUNABLE])
 
-    add({})
-    for changes in own:  # all of them, so that a refused value is named, drawn or not
-        add(changes)
+    # All single values are checked: a refused one is named, whether it is tried or not.
+    known: dict[str, Changes] = {settings({}): {}}
+    for changes in own:
+        known.setdefault(settings(changes), changes)
+    shared = {settings(changes): changes for changes in common}
     if len(known) > tune.trials:
-        first, *others = known.values()
-        draws = Seeds(tune.seeds[0]).generator(str(row["name"]), Purpose.TRIALS)
-        order = torch.randperm(len(others), generator=draws).tolist()
-        return [first, *(others[index] for index in sorted(order[: tune.trials - 1]))]
-    for mixed in (*common, *({**other, **mine} for other in common for mine in own)):
+        return _drawn(list(known.values()), tune, str(row["name"]))
+    mixed = ({**other, **mine} for other in common for mine in own)
+    for text, changes in chain(shared.items(), ((settings(each), each) for each in mixed)):
         if len(known) < tune.trials:
-            add(mixed)
-    if len(known) < tune.trials:
-        raise ConfigError(
-            f"there are {len(known)} different settings for {tune.trials} trials",
-            where=f"{place}, tune",
-            remedy="add values to this row's tune or to tune.common, or lower tune.trials",
-        )
+            known.setdefault(text, changes)
     return list(known.values())
+
+
+def _drawn(settings: Sequence[Changes], tune: Tune, row: str) -> list[Changes]:
+    """The first, and as many others as there are trials, drawn by the first seed and the row."""
+    draws = Seeds(tune.seeds[0]).generator(row, Purpose.TRIALS)
+    order = torch.randperm(len(settings) - 1, generator=draws)[: tune.trials - 1]
+    return [settings[0], *(settings[1 + n] for n in sorted(order.tolist()))]
 
 
 def _ranges(given: Any, place: str) -> dict[str, list[Any]]:
@@ -181,11 +192,9 @@ def _ranges(given: Any, place: str) -> dict[str, list[Any]]:
     return found
 
 
-def _grid(ranges: Mapping[str, Sequence[Any]], place: str) -> Iterator[Changes] | list[Changes]:
+def _grid(ranges: Mapping[str, Sequence[Any]], place: str) -> list[Changes]:
     """Every combination of the values."""
-    size = 1
-    for values in ranges.values():
-        size *= len(values)
+    size = prod(map(len, ranges.values()))
     if size > MOST:
         raise ConfigError(
             f"{size} combinations of values, and at most {MOST} are allowed",

@@ -33,20 +33,18 @@ from autofedavg.report.seed_gains import seeds_table
 from autofedavg.report.tables import (
     Table,
     personal_table,
-    scores_table,
     sites_table,
     weights_table,
     worst_table,
 )
 from autofedavg.report.targets import targets_table
-from autofedavg.report.trials import trials_table
+from autofedavg.report.trials import main_table
 from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page
 TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part of the page
     "scores": (
-        trials_table,
-        scores_table,
+        main_table,
         worst_table,
         personal_table,
         tested_table,

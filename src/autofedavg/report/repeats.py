@@ -54,6 +54,11 @@ class Repeat:
         return self.state == "finished"
 
     @property
+    def tested(self) -> bool:
+        """Whether its settings ask for test scores; trials of `autofedavg tune` have none."""
+        return bool(self.config.get("test", True))
+
+    @property
     def method(self) -> dict[str, Any]:
         """The method's settings."""
         settings: dict[str, Any] = self.config["method"]

@@ -20,6 +20,8 @@ def in_short(results: Results) -> list[str]:
         f"{sites}."
     ]
     scores = {row.label: score for row in results.rows if (score := mean_global(row)) is not None}
+    if not any(repeat.tested for _, repeat in results.runs):
+        return [*said, "Trials: validation scores chose among them, and nothing was tested."]
     if not scores:
         return [*said, "No run with a global model is finished yet, so there are no test scores."]
     best = max(scores, key=lambda label: scores[label])

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from autofedavg.experiment.trial_names import label_parts, trial_in, validation_score
 from autofedavg.report.repeats import Results, Row
-from autofedavg.report.tables import Cell, Line, Table, table_of
+from autofedavg.report.tables import Cell, Line, Table, scores_table, table_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ def trials_in(results: Results) -> dict[str, list[Trial]]:
     """The trials by the name of the row that they belong to."""
     found: dict[str, list[Trial]] = {}
     for row in results.rows:
-        if of := trial_in(row.name):
+        of = trial_in(row.name)
+        if of and not any(repeat.tested for repeat in row.repeats):
             name, number = of
             label, changes = label_parts(row.label, number)
             found.setdefault(name, []).append(Trial(label, number, changes, _score(row)))
@@ -55,26 +56,34 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
     return max(scored, key=lambda trial: trial.score or 0.0, default=None)
 
 
+def main_table(results: Results) -> Table:
+    """The table of scores; of trials, which have none, their own."""
+    return trials_table(results) or scores_table(results)
+
+
 def trials_table(results: Results) -> Table | None:
     """Every row's number of trials, and the chosen one; None where no run is a trial."""
     rows: list[Line] = []
-    for trials in trials_in(results).values():
+    found = trials_in(results).values()
+    for trials in found:
         best = best_of(trials)
         first = trials[0].score if trials[0].number == 1 else None
         cells = [Cell(value=float(len(trials)), text=str(len(trials))), _percent(first)]
         cells += [_percent(best.score if best else None)]
-        chosen = f"{best.number}: {best.changes}" if best else "none: no trial has finished"
+        chosen = f"{best.number}: {best.changes}" if best else "none has a score"
         rows.append((trials[0].row, (*cells, Cell(text=chosen))))
-    counts = sorted({len(trials) for trials in trials_in(results).values()})
-    said = (
-        f"Every row had {counts[0]} trials."
-        if len(counts) == 1
-        else f"Rows had different numbers of trials: {', '.join(map(str, counts))}."
-    )
+    counts = sorted({len(trials) for trials in found})
+    each = f"Every row has {counts[0]} trials." if len(counts) == 1 else ""
     notes = (
-        said,
+        each or f"Rows have different numbers of trials: {', '.join(map(str, counts))}.",
         "Validation scores in percent, of personal models where a method trains some; they alone "
         "choose. Trials compute no test score.",
+        *(
+            f"{trial.row}, trial {trial.number}: no score: not finished, or training failed."
+            for trials in found
+            for trial in trials
+            if trial.score is None
+        ),
     )
     heads = ("trials", "score as written", "score of the chosen", "chosen")
     return table_of("trials", "Trials", heads, rows, notes)

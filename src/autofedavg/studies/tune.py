@@ -12,10 +12,10 @@ from pathlib import Path
 
 from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.experiment.config import Study
-from autofedavg.experiment.folder import Ledger, run_path
+from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.rows import to_toml
-from autofedavg.experiment.trial_names import trial_name
+from autofedavg.experiment.trial_names import diverged, trial_name
 from autofedavg.experiment.trials import Trials, plain_row
 from autofedavg.experiment.validation import Values
 from autofedavg.report.read import read_results
@@ -26,8 +26,6 @@ from autofedavg.studies.machine import Machine
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.study_file import read_trials, study_path, study_values
 from autofedavg.tasks import TASKS
-
-DIVERGED = ("FederationError", "TrainingError")  # a setting's fault, and a result of its trial
 
 
 def tune_study(
@@ -82,29 +80,23 @@ def _run_trials(
     plan: Study, home: Path, machine: Machine | None, observer: Observer | None, at_once: int
 ) -> None:
     """Runs all trials; one that diverges has no score, and does not stop the others."""
-    diverged = _diverged(plan, home)
+    failed = _diverged(plan, home)
     while True:
-        left = tuple(run for run in plan.runs if run.name not in diverged)
+        left = tuple(run for run in plan.runs if run.name not in failed)
         try:
             run_study(replace(plan, runs=left), home.parent, machine, observer, at_once, again=True)
             return
         except AutoFedAvgError:
-            found = _diverged(plan, home)
-            if found == diverged:
+            now = _diverged(plan, home)
+            if now == failed:
                 raise
-            diverged = found
+            failed = now
 
 
 def _diverged(plan: Study, home: Path) -> set[str]:
     """Trials in which training failed: running them again would give the same."""
-    found = set()
-    for run, fold, seed in plan.jobs():
-        folder = run_path(home, run.name, seed, fold)
-        if (folder / "status.json").exists():
-            outcome = Ledger(folder).outcome()
-            if outcome.get("state") == "failed" and outcome.get("kind") in DIVERGED:
-                found.add(run.name)
-    return found
+    jobs = plan.jobs()
+    return {run.name for run, fold, seed in jobs if diverged(run_path(home, run.name, seed, fold))}
 
 
 def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[str, Trial]) -> str:
@@ -114,12 +106,13 @@ def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[s
     head |= {"name": f"{name}-tuned", "title": f"{head.get('title', name)}, tuned"}
     if head.get("baseline", "") not in chosen:
         head.pop("baseline", None)
+    base, task = raw.get("base", {}), raw.get("base", {}).get("task", {})
     each = {len(changes) for changes in trials.changes.values()}
     lines = [
         f"# {name} with settings chosen by validation scores, {each.pop()} trials a row.",
         f"# Written by `autofedavg tune`; the trials are runs of the study {name}-trials.",
         "",
-        to_toml({"study": head, "base": _moved(raw.get("base", {}), path.parent, out)}).strip(),
+        to_toml({"study": head, "base": _moved(base, task, path.parent, out)}).strip(),
     ]
     for row in raw["run"]:
         if row["name"] not in chosen:
@@ -128,19 +121,25 @@ def _tuned(raw: Values, path: Path, out: Path, trials: Trials, chosen: Mapping[s
         changes = trials.changes[row["name"]][best.number - 1]
         said = f"trial {best.number}, validation {100 * (best.score or 0.0):.2f}"
         comments = {f"run.{setting}": said for setting in changes}
-        made = to_toml({"run": _moved(plain_row(row, changes), path.parent, out)}, comments)
+        values = _moved(plain_row(row, changes), task, path.parent, out)
+        made = to_toml({"run": values}, comments)
         lines += ["", *([] if changes else [f"# as written: {said}"])]
         lines += [made.strip().replace("[run]", "[[run]]", 1)]
     return "\n".join(lines) + "\n"
 
 
-def _moved(values: Values, folder: Path, out: Path) -> Values:
-    """Values whose relative paths, which begin at the study's folder, begin at another one."""
+def _moved(values: Values, base: Values, folder: Path, out: Path) -> Values:
+    """Values whose relative paths, which begin at the study's folder, begin at another one.
+
+    A name that leads nowhere from there is one below AUTOFEDAVG_DATA, and stays. The task's name
+    may be in the `base` alone.
+    """
     task = values.get("task", {})
-    paths = TASKS[task["name"]].paths if task.get("name") in TASKS else ()
+    name = task.get("name", base.get("name"))
+    paths = TASKS[name].paths if name in TASKS else ()
     moved = {
         name: os.path.relpath(folder / task[name], out)
         for name in paths
-        if task.get(name) and not Path(task[name]).is_absolute()
+        if task.get(name) and (folder / task[name]).exists() and not Path(task[name]).is_absolute()
     }
     return {**values, "task": {**task, **moved}} if moved else values

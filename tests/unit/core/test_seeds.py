@@ -20,9 +20,9 @@ ADDRESSES = st.tuples(
 def test_purposes_are_never_renumbered():
     names = ["INIT", "SPLIT", "TRAIN_BATCHES", "TRANSFORMS", "AGGREGATE_BATCHES", "ALPHA"]
     names += ["NETWORK", "DATA", "MATCHING", "DISTILLATION", "SKETCH"]
-    names += ["HALVES", "PRIVACY"]
+    names += ["HALVES", "PRIVACY", "TRIALS"]
     assert [purpose.name for purpose in Purpose] == names
-    assert [int(purpose) for purpose in Purpose] == list(range(13))
+    assert [int(purpose) for purpose in Purpose] == list(range(14))
 
 
 def test_numbers_are_never_changed():
