@@ -108,6 +108,7 @@ COSTS = {
     "integration/test_synthetic.py": "trains",
     "integration/test_tiny.py": QUICK,
     "integration/test_tracking.py": "trains",
+    "integration/test_traffic.py": "trains",
     "integration/test_trained.py": "trains",
     "integration/test_version_0_1.py": "trains",
     "integration/test_watch.py": "process",

@@ -1,0 +1,136 @@
+"""A run moves the bytes that `check` has promised, in every encoding and way of learning."""
+
+import json
+from itertools import product
+
+import pytest
+from tests_tiny import TINY
+
+from autofedavg import Machine, read_study, run_study
+from autofedavg.experiment.forecast import forecast, forecast_text
+from autofedavg.federation.messages import WITH_MODELS
+from lookalikes import cifar10_binary
+
+ROUNDS = 3
+METHODS = {
+    "fedavg": "name = 'fedavg'",
+    "clients": "name = 'auto-fedavg', S = 2, t0 = 2",
+    "server": "name = 'auto-fedavg', S = 2, t0 = 2, learning = 'server'",
+    "fedce": "name = 'fedce'",
+    "ensemble": "name = 'ensemble', initial = 'shared'",
+    "fresh": "name = 'ensemble'",
+    "local": "name = 'local-only'",
+}
+BLIND = "name = 'auto-fedavg', learning = 'blind', t0 = 1, sketch = 64"
+HOW = ["float32", "bfloat16", "difference"]
+
+
+def row(name: str, method: str, down: str, up: str, test_every: int = 0) -> str:
+    return (
+        f"[[run]]\nname = '{name}'\ntest_every = {test_every}\nmethod = {{ {method} }}\n"
+        f"exchange = {{ down = '{down}', up = '{up}' }}\n"
+    )
+
+
+def rows() -> dict[str, str]:
+    """Every method in every encoding; FedAvg also in mixed ones, and with tests in the rounds."""
+    found = {f"{name}-{how}": (METHODS[name], how, how) for name, how in product(METHODS, HOW)}
+    found |= {f"fedavg-{a}-{b}": (METHODS["fedavg"], a, b) for a, b in product(HOW, HOW) if a != b}
+    found |= {f"blind-{how}": (BLIND, how, "float32") for how in HOW}
+    texts = {name: row(name, *what) for name, what in found.items()}
+    for name, every in product(("fedavg", "blind"), (1, 2)):
+        for how in HOW:
+            key = f"{name}-{how}-tested-{every}"
+            texts[key] = row(key, *found[f"{name}-{how}"], every)
+    return texts
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """By row: the forecast, and the bytes of the calls that carry models."""
+    folder = tmp_path_factory.mktemp("traffic")
+    head = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"', "")
+    for before, after in (
+        ("[4, 8]", "[16, 32]"),
+        ("iterations = 2", "iterations = 1"),
+        ("rounds = 3", f"rounds = {ROUNDS}\ntest_local = 'none'"),
+    ):
+        head = head.replace(before, after)
+    return counted_in(folder, head + "".join(rows().values()))
+
+
+def counted_in(folder, text):
+    (folder / "study.toml").write_text(text)
+    study = read_study(folder / "study.toml")
+    home = run_study(study, folder / "runs", Machine(workers=1, threads=1))
+    return {
+        seen["name"]: (seen, moved(home / seen["name"] / "seed-0"))
+        for seen in forecast(study)["rows"]
+    }
+
+
+def moved(run) -> int:
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    costs = [cost for line in lines for call, cost in line["calls"].items() if call in WITH_MODELS]
+    return sum(cost["down"] + cost["up"] for cost in costs)
+
+
+@pytest.mark.parametrize("name", rows())
+def test_a_run_moves_the_bytes_that_check_promises(counted, name):
+    """Plain values, which are not counted before a run, are a few hundred bytes a message."""
+    seen, found = counted[name]
+    assert found == pytest.approx(seen["traffic"]["total"], rel=0.02)
+    assert found > seen["traffic"]["total"]
+
+
+def test_rows_of_one_study_travel_each_in_its_own_encoding(counted):
+    """Half the bytes, and a quarter; from the second model on."""
+    whole = counted["clients-float32"][0]["model_bytes"]
+    sites = counted["clients-float32"][0]["sites"]
+    first = sites * whole
+    exact, halves, steps = (counted[f"clients-{how}"][1] - first for how in HOW)
+    assert halves == pytest.approx(0.5 * exact, rel=0.05)
+    # As a difference the model that was validated is not sent again to train.
+    again = sites * (ROUNDS - 1) * whole
+    assert steps == pytest.approx(0.26 * (exact - again), rel=0.05)
+
+
+def test_a_task_without_validation_is_not_promised_any(tmp_path):
+    root = tmp_path / "data"
+    root.mkdir()
+    cifar10_binary(root)
+    head = f"""
+[study]
+name = "pictures"
+
+[base]
+rounds = 2
+select = "last"
+test_local = "none"
+
+[base.task]
+name = "cifar10"
+root = "{root}"
+clients = 3
+
+[base.training]
+iterations = 1
+batch_size = 4
+optimiser = "sgd"
+
+"""
+    text = head + "".join(
+        row(f"{how}-{every}", METHODS["fedavg"], how, how, every)
+        for how in ("float32", "difference")
+        for every in (0, 1)
+    )
+    for seen, found in counted_in(tmp_path, text).values():
+        assert found == pytest.approx(seen["traffic"]["total"], rel=0.001)
+        assert (seen["traffic"]["validation_a_round"] > 0) == (seen["name"] == "float32-1")
+
+
+def test_check_says_that_the_first_model_travels_whole(counted):
+    for how in HOW:
+        seen = counted[f"fedavg-{how}"][0]
+        text = forecast_text({"study": "", "title": "", "seeds": [0], "folds": [], "rows": [seen]})
+        assert ("for the first model, which travels whole" in text) == (how != "float32")
