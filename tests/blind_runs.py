@@ -20,14 +20,14 @@ def federation_of(transport, **how) -> Federation:
 
 
 def blind_run(
-    transport, problem, *, federation=None, start=None, rounds=T, **settings
+    transport, problem, *, federation=None, after=None, rounds=T, **settings
 ) -> list[Round]:
     """The rounds of a blind run."""
     federation = federation or federation_of(transport)
     w0, layout = problem.initial(Seeds(7))
     method = AutoFedAvg(learning="blind", **settings)
     found = []
-    for state in method.rounds(federation, layout, rounds, start or Round(0, w0)):
+    for state in method.rounds(federation, layout, rounds, after or Round(0, w0)):
         federation.evaluate(state.w, "validation", METRIC)
         found.append(replace(state, w=state.w.clone()))
     return found

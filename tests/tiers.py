@@ -70,6 +70,7 @@ COSTS = {
     "integration/test_lgg.py": "trains",
     "integration/test_lost_sites.py": "engine",
     "integration/test_no_paths.py": "trains",
+    "integration/test_one_file_a_method.py": "process",
     "integration/test_other_package.py": "engine",
     "integration/test_own_data.py": "trains",
     "integration/test_own_grid.py": "trains",

@@ -51,7 +51,7 @@ class Round:
 def auto_fedavg(federation: Federation, plan: Plan, start: Round) -> Iterator[Round]:
     """Server executes: T rounds, learning the weights every t0; yields the state after each."""
     w, calls = start.w, plan.calls(federation, start.memory)
-    beta0 = plan.gamma.initial(federation.K, plan.layers.P if plan.layers else None)
+    beta0 = plan.initial(federation.sites)
     beta = beta0 if start.beta is None else start.beta
     for t in range(start.t + 1, plan.T + 1):
         trained = federation.local_train(t, w, T=plan.T)

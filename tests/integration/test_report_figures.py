@@ -109,6 +109,14 @@ def test_beta_stands_beside_the_triangle_at_every_round(study) -> None:
     assert figure.caption.endswith("From seed 0.")
 
 
+def test_round_0_is_where_the_weights_start(tmp_path) -> None:
+    """Of 10, 20 and 30 training cases: the mode of beta is n_k/n, and its sum 18."""
+    method = METHODS["n-dirichlet"] | {"start": "sizes"}
+    figure = figures_of(write_study(tmp_path / "study", {"d": method}))["simplex-d"]
+    words = {item["t"]: item["text"] for item in figure.spec["datasets"]["words"]}
+    assert words[0] == "round 0: beta = (3.50, 6.00, 8.50)"
+
+
 def test_other_numbers_of_sites_get_intervals(tmp_path) -> None:
     study = write_study(tmp_path / "s", sites=("A", "B", "C", "D"))
     figure = figures_of(study)["simplex-n-dirichlet"]

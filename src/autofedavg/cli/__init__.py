@@ -19,10 +19,13 @@ from autofedavg.core.errors import AutoFedAvgError, printable
 INTERRUPTED = 130
 ROUNDS_KEPT = ": finished rounds are kept; continue with `autofedavg resume`"
 CASES_KEPT = ": finished cases are kept; the same command continues"
+TRIALS_KEPT = ": finished trials and rounds are kept; the same command continues"
 KEPT = {"run": ROUNDS_KEPT, "resume": ROUNDS_KEPT, "data": CASES_KEPT, "predict": CASES_KEPT}
+KEPT["tune"] = TRIALS_KEPT
 VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
+    "tune": studies.tune,
     "check": studies.check,
     "show": studies.show,
     "watch": results.watch,

@@ -127,6 +127,36 @@ def _observed(work: Callable[[Observers], Path], track: list[str] | None, as_jso
     echo({"folder": str(home)}, f"run folder: {home}", as_json)
 
 
+def tune(
+    study: StudyName,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Tune only this row. Repeatable.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the trials' run folders and the tuned study.")
+    ] = Path("runs"),
+    device: Device = "cpu",
+    workers: Workers = None,
+    threads: Threads = None,
+    at_once: AtOnce = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Try as many settings for every row, choose by validation scores, write the tuned study."""
+    from autofedavg.monitor.progress import watching
+    from autofedavg.report.formats import to_text
+    from autofedavg.report.trials import trials_table
+    from autofedavg.studies.machine import Machine
+    from autofedavg.studies.tune import tune_study
+
+    machine = Machine("simulator", device, workers, threads)
+    with watching() as bars:
+        tuned, results = tune_study(study, out, machine, bars, at_once, only=tuple(only or ()))
+    table = trials_table(results)
+    if table and not as_json:
+        typer.echo(to_text(table), nl=False)
+    echo({"study": str(tuned)}, f"tuned study: {tuned}", as_json)
+
+
 def export(
     engine: Annotated[str, typer.Argument(help="flare or flower.")],
     study: StudyName,

@@ -36,6 +36,7 @@ class BlindPlan:
         layers: what a layer is, for layer-wise weights.
         sketch: m, the most numbers that a gradient is sent as; 0 for all.
         show: whether sites send u_j in clear.
+        sizes: whether u_j counts by the site's share of all training cases (decision 62).
     """
 
     gamma: Gamma
@@ -44,6 +45,7 @@ class BlindPlan:
     layers: Split | None = None
     sketch: int = 0
     show: bool = False
+    sizes: bool = False
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> BlindPlan:
@@ -61,6 +63,7 @@ class BlindPlan:
             "layers": self.layers,
             "sketch": self.sketch,
             "show": self.show,
+            "sizes": self.sizes,
         }
 
     @property
@@ -82,15 +85,17 @@ class BlindPlan:
         P = self.numbers(layout)
         return {"theta": torch.full((P,), self.theta0, dtype=torch.float64)}
 
-    def weight(self, theta: Tensor) -> Tensor:
-        """u_j of theta_j; alpha_j = u_j / U."""
-        return theta.exp() if self.gamma == "softmax" else theta - 1
+    def weight(self, theta: Tensor, share: float = 1.0) -> Tensor:
+        """u_j of theta_j; alpha_j = u_j / U. `share` is n_j / n where sizes count."""
+        return share * (theta.exp() if self.gamma == "softmax" else theta - 1)
 
-    def slope(self, theta: Tensor, d: Tensor, total: Tensor) -> Tensor:
+    def slope(self, theta: Tensor, d: Tensor, total: Tensor, share: float = 1.0) -> Tensor:
         """The derivative of the mean loss by theta_j, from d_j = <g, w_j - w>."""
-        return d / total if self.gamma == "dirichlet" else theta.exp() / total * d
+        return share * (d / total if self.gamma == "dirichlet" else theta.exp() / total * d)
 
-    def stepped(self, state: Mapping[str, Tensor], d: Tensor, total: Tensor) -> dict[str, Tensor]:
+    def stepped(
+        self, state: Mapping[str, Tensor], d: Tensor, total: Tensor, share: float = 1.0
+    ) -> dict[str, Tensor]:
         """The state after a step: theta, kept within its bounds, and the moments."""
         theta = state["theta"]
         moments = {
@@ -98,7 +103,8 @@ class BlindPlan:
             for name, value in state.items()
             if name.startswith(_MOMENT)
         }
-        found, moments = self.optimiser.step_from(theta, self.slope(theta, d, total), moments)
+        slope = self.slope(theta, d, total, share)
+        found, moments = self.optimiser.step_from(theta, slope, moments)
         kept = {f"{_MOMENT}{name}": value for name, value in moments.items()}
         return {"theta": found.clamp(*self.bounds), **kept}
 
@@ -121,6 +127,7 @@ class Lesson:
         state: Mapping[str, Tensor],
         sketch: Sketch,
         w: Tensor,
+        share: float = 1.0,
     ) -> tuple[dict[str, Tensor], float]:
         """A site's step, and the cosine of g and w_j - w, as the sketch has it.
 
@@ -129,9 +136,10 @@ class Lesson:
             state: what the site keeps; `seen` is R w_j of the round that y belongs to.
             sketch: the shape of R.
             w: R w of the global model that y was taken at.
+            share: n_j / n where sizes count.
         """
         y, apart = self.y.cpu().double(), state["seen"] - w.cpu()  # a GPU sums in another order
         d = sketch.inner(y, apart)
         lengths = float(torch.linalg.vector_norm(y) * torch.linalg.vector_norm(apart))
         cosine = float(d.sum()) / lengths if lengths > 0 and math.isfinite(lengths) else 0.0
-        return plan.stepped(state, d, self.total.cpu()), max(-1.0, min(1.0, cosine))
+        return plan.stepped(state, d, self.total.cpu(), share), max(-1.0, min(1.0, cosine))

@@ -12,7 +12,7 @@ from torch import Tensor
 from autofedavg.core.bank import Bank, Layers
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.call_schedule import BATCHES, EveryT0, LearningRounds
-from autofedavg.core.constraints import Constraint
+from autofedavg.core.constraints import Constraint, moved_to
 from autofedavg.core.layout import Split
 from autofedavg.core.site import Facts, Site
 
@@ -24,7 +24,7 @@ Judge = Callable[[Any, "Plan", Mapping[str, Tensor]], LearningRounds]
 
 @dataclass(frozen=True)
 class Plan:
-    """The constants of Algorithm 1; the last seven are ours, and their defaults are the paper's.
+    """The constants of Algorithm 1; the last eight are ours, and their defaults are the paper's.
 
     Attributes:
         layers: for layer-wise weights.
@@ -35,6 +35,7 @@ class Plan:
         clip: limit on a client's step, in medians of the others'; 0 for none (decision 45).
         judge: decides which rounds call LearnAggWeight; None for every t0-th (decision 63).
         to_sizes: whether weights become n_k/n where learned ones are no better (decision 63).
+        from_sizes: whether weights start at n_k/n instead of 1/K (decision 62).
     """
 
     T: int
@@ -55,6 +56,7 @@ class Plan:
     clip: float = 0.0
     judge: Judge | None = None
     to_sizes: bool = False
+    from_sizes: bool = False
 
     @property
     def steps(self) -> range:
@@ -64,6 +66,15 @@ class Plan:
     def calls(self, federation: Any, memory: Mapping[str, Tensor]) -> LearningRounds:
         """The rounds that call LearnAggWeight, after a round with this memory."""
         return self.judge(federation, self, memory) if self.judge else EveryT0(self.t0)
+
+    def initial(self, sites: Sequence[Site]) -> Tensor:
+        """beta^0: equal for all clients, or with the weights n_k/n."""
+        beta = self.gamma.initial(len(sites), self.layers.P if self.layers else None)
+        if not self.from_sizes:
+            return beta
+        alpha = size_shares([site.name for site in sites], sites)
+        alpha = alpha if beta.dim() == 1 else alpha[:, None].expand_as(beta)
+        return moved_to(alpha, self.gamma, beta)
 
     def message(self, s: int) -> Facts:
         """What a client must know, besides beta, to take step s and the others of its message."""

@@ -45,6 +45,7 @@ class Purpose(IntEnum):
     SKETCH = 10
     HALVES = 11
     PRIVACY = 12
+    TRIALS = 13
 
 
 @dataclass(frozen=True)

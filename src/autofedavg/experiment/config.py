@@ -72,7 +72,7 @@ def parse_study(
     sites: Sequence[str] | None = None,
 ) -> Study:
     """Checks a study's values, as `read_study` does; their paths begin at `folder`."""
-    refuse_unknown(raw, {"study", "base", "run"}, where)
+    refuse_unknown(raw, {"study", "base", "run", "tune"}, where)
     head, base = (table(raw, part, where) for part in ("study", "base"))
     refuse_unknown(head, {"name", "title", "seeds", "folds", "baseline"}, f"{where}: study")
     name = head.get("name", Path(where).stem)
@@ -206,7 +206,7 @@ def _row(
         raise ConfigError("a run must be a table", where=place, remedy="write [[run]] above it")
     if isinstance(row.get("name"), str):
         place = f"{place} ({row['name']})"
-    values = merge(base, row)
+    values = merge(base, {key: value for key, value in row.items() if key != "tune"})
     _anchor(values, folder)
     for text in overrides:
         override(values, text)

@@ -41,6 +41,11 @@ class Rounds(Settings):
         origin="paper Sec. 4.2.1 (best); Sec. 4.1 tests after the last round",
         help="models that are tested: best on validation cases, or those after round T",
     )
+    test: bool = setting(
+        True,
+        origin="ours: decision 70",
+        help="test the selected models after training; trials of `autofedavg tune` do not",
+    )
     test_every: int = setting(
         0,
         origin="ours: decision 36",
@@ -74,6 +79,14 @@ class Rounds(Settings):
                 raise ValueError(f"{name} names round {wrong[0]}, of rounds 1 to {self.rounds}")
             if len(set(rounds)) < len(rounds):
                 raise ValueError(f"{name} names a round twice")
+        return self
+
+    @model_validator(mode="after")
+    def _tests_or_not(self) -> Rounds:
+        asked = [name for name in ("test_every", "ceiling") if getattr(self, name)]
+        asked += ["test_local"] * (self.test_local in ("full", "own"))
+        if asked and not self.test:
+            raise ValueError(f"{asked[0]} is set, and test is false: leave one of them out")
         return self
 
     @property

@@ -237,7 +237,7 @@ class RunLoop:
     def _test(self, watch: Watcher | None) -> None:
         """Scores the selected models, and the last global one, and writes scores.csv."""
         T, K = self.general.rounds, self.federation.K
-        shown = self.method.shows_models
+        shown = self.method.shows_models and self.general.test
         where = where_tested(self.general.test_local, K) if shown else "none"
         if where != "full" and shown:
             tests = local_tests(self.general.test_local, K)
@@ -271,6 +271,8 @@ class RunLoop:
         self, where: str
     ) -> Iterator[tuple[str, Model | Bank | Mapping[str, Model | str]]]:
         """By name: the global model, sites' own as `where` says, personal ones, the last global."""
+        if not self.general.test:
+            return
         kind, kept = KINDS[self.general.select], self.best.models
         names = {site: site_name(kind, "local", site) for site in self.federation.names}
         own = {site: kept[name] for site, name in names.items() if name in kept}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ class BlindCalls(ScoringCalls):
 
             return Ask("local_train", messages, read, t, mend=mend)
 
-        parts = self._sum("local_train", t, ask)
+        parts = self._sum("local_train", t, ask, by_size=plan.sizes)
         self._sender.arrived(parts, w)
         self.personal.states |= {name: part.kept for name, part in parts.items()}
         return self._trained(t, w, plan, layout, parts)
@@ -132,7 +132,8 @@ class BlindCalls(ScoringCalls):
         moved, scalars = moved[: layout.size], moved[layout.size :].cpu()
         total, (loss, steps, squares) = scalars[:P], scalars[P:].tolist()
         least, most = plan.weight(torch.tensor(plan.bounds, dtype=torch.float64)).tolist()
-        low, high = 0.999 * least * K, 1.001 * most * K
+        shares = self._training_cases(parts) / self._training_cases() if plan.sizes else float(K)
+        low, high = 0.999 * least * shares, 1.001 * most * shares
         if not bool((total > low).all() and (total < high).all()) or not 0 <= round(steps) <= K:
             self._unreadable(t, "local_train")
         if plan.layers:
@@ -163,7 +164,6 @@ class BlindCalls(ScoringCalls):
                 `batches`, how many mini-batches.
         """
         length = plan.sketch_of(layout).size
-        cases = sum(site.cases["train"] for site in self.sites)
 
         def ask(over: SumOver) -> Ask[Part | NewKey]:
             facts: Facts = {"t": t, "blind": plan.note(), "size": size, "sum": over.note(), **how}
@@ -179,7 +179,7 @@ class BlindCalls(ScoringCalls):
 
             return Ask("masked_gradient", messages, read, t, mend=mend)
 
-        parts = self._sum("masked_gradient", t, ask, cases if size else 0)
+        parts = self._sum("masked_gradient", t, ask, by_size=size)
         self._sender.arrived(parts, w)
         total, K = summed(part.arrays for part in parts.values()), len(parts)
         share, loss, scaled = from_fixed(total["wide"], K).tolist()
@@ -196,9 +196,11 @@ class BlindCalls(ScoringCalls):
         call: str,
         t: int,
         ask: Callable[[SumOver], Ask[Part | NewKey]],
-        cases: int = 0,
+        *,
+        by_size: bool,
     ) -> dict[str, Part]:
         """Every part of a sum; where a site is missing, of a further attempt without it."""
+        cases = self._training_cases() if by_size else 0
         needed = max(LEAST_SITES, self._calls.needed(call, self.K))
         self._share_keys(t, needed)
         present = [name for name in self.names if name in self._keys]
@@ -220,6 +222,11 @@ class BlindCalls(ScoringCalls):
             round=t,
             remedy="look at the sites' logs for restarts, then resume the run",
         )
+
+    def _training_cases(self, names: Collection[str] | None = None) -> int:
+        """The training cases of these sites together, or of all."""
+        known = self.names if names is None else names
+        return sum(site.cases["train"] for site in self.sites if site.name in known)
 
     def _share_keys(self, t: int, needed: int) -> None:
         """Asks sites whose public key is not known here for a new one."""

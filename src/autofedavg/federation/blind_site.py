@@ -46,7 +46,8 @@ class BlindTraining:
         over: the sum that the result goes into.
         state: theta and moments, after the step that this request brought.
         cosine: of the gradient and this site's w_j - w; None where no step was taken.
-        request: identifies all but the sum.
+        request: identifies all but the sites of the sum.
+        share: n_j / n where weights count by sizes, else 1.
     """
 
     plan: BlindPlan
@@ -54,6 +55,7 @@ class BlindTraining:
     state: Mapping[str, Tensor]
     cosine: float | None
     request: str
+    share: float = 1.0
 
 
 class BlindSite:
@@ -81,7 +83,8 @@ class BlindSite:
         if (reply := self.sums.unknown(over)) is not None:
             return reply
         kept = message.facts.get("kept", "")
-        request = _request(message, start) if self._masked else ""
+        share = self._share(over, plan.sizes, place)
+        request = _request(message, start, over) if self._masked else ""
         done, state = self._client.client_state.masks.done, self._client.client_state.kept.states
         scaled = scale_of(NARROW, over.K)
         if done is not None and done[0] == (request, scaled):  # again, or without a lost site
@@ -90,9 +93,9 @@ class BlindSite:
         lesson, cosine = self._lesson(message, plan, place), None
         if lesson is not None and "t" in before and int(before["t"]) == t - 1:
             w = self.sketched(plan, start.values, t - 1)
-            before, cosine = lesson.step(plan, before, plan.sketch_of(self._layout), w)
+            before, cosine = lesson.step(plan, before, plan.sketch_of(self._layout), w, share)
         after = {name: value for name, value in before.items() if name not in ("seen", "t")}
-        return BlindTraining(plan, over, after, cosine, request)
+        return BlindTraining(plan, over, after, cosine, request, share)
 
     def trained(
         self, job: BlindTraining, start: Model, model: Model, loss: float, t: int
@@ -103,7 +106,7 @@ class BlindSite:
         """
         plan, K, end = job.plan, job.over.K, self._layout.trainable
         place = f"client {self._site}, local_train, round {t}"
-        u = plan.weight(job.state["theta"])
+        u = plan.weight(job.state["theta"], job.share)
         moved = model.values.double() - start.values.to(model.values.device).double()
         if plan.layers:
             for first, last, p in self._layout.layers(plan.layers).segments:
@@ -126,27 +129,22 @@ class BlindSite:
         return Message(self.sums.part(arrays, job.over, t, "local_train"), facts)
 
     def gradient(
-        self, message: Message, differentiate: Callable[[int], tuple[Tensor, float]], n: int
+        self, message: Message, differentiate: Callable[[int], tuple[Tensor, float]]
     ) -> Message:
         """This site's part of the mean gradient: c R g, c and c times the loss, masked.
+
+        c is its share of all training cases, or 1 where every site counts the same.
 
         Args:
             message: the request.
             differentiate: gives gradient, (D',), and loss of one of its mini-batches.
-            n: its training cases; c is its share of all, or 1 where every site counts the same.
         """
         how, t = message.facts, int(message.facts["t"])
         place = f"client {self._site}, masked_gradient, round {t}"
         plan, over = self._asked(message, place)
-        if how["size"] and over.cases < n:
-            raise TrainingError(
-                f"all sites together have {over.cases} cases, and it has {n}",
-                where=place,
-                remedy="resume the run: the sites then join again",
-            )
+        share = self._share(over, how["size"], place)
         if (reply := self.sums.unknown(over)) is not None:
             return reply
-        share = n / over.cases if how["size"] else 1.0
         found, loss, batches = torch.zeros(()), 0.0, int(how["batches"])
         for s in range(1, batches + 1):
             gradient, one = differentiate(s)
@@ -178,6 +176,17 @@ class BlindSite:
                 "was asked for blind learning by unknown rules", where=place, remedy=REMEDY
             ) from error
 
+    def _share(self, over: SumOver, by_size: bool, place: str) -> float:
+        """n_j / n, this site's share of all training cases, or 1 where every site counts alike."""
+        n = self._client.data.cases()["train"]
+        if by_size and over.cases < n:
+            raise TrainingError(
+                f"all sites together have {over.cases} cases, and it has {n}",
+                where=place,
+                remedy="resume the run: the sites then join again",
+            )
+        return n / over.cases if by_size else 1.0
+
     def _lesson(self, message: Message, plan: BlindPlan, place: str) -> Lesson | None:
         """What came along to learn from: finite, of the network's sizes."""
         arrays = {k: a for k, a in message.arrays.items() if k.startswith(LESSON)}
@@ -198,10 +207,10 @@ class BlindSite:
         return Lesson(arrays[f"{LESSON}y"], total)
 
 
-def _request(message: Message, start: Model) -> str:
-    """Identifies a request for training, whichever sum it is for."""
+def _request(message: Message, start: Model, over: SumOver) -> str:
+    """Identifies a request for training, whichever sites its sum is over."""
     facts = {k: v for k, v in message.facts.items() if k not in ("sum", "sent", "hold")}
-    found = hashlib.sha256(repr(sorted(facts.items())).encode())
+    found = hashlib.sha256(repr((over.cases, sorted(facts.items()))).encode())
     found.update(start.digest().encode())
     for name in sorted(k for k in message.arrays if k.startswith(LESSON)):
         found.update(message.arrays[name].cpu().contiguous().view(torch.uint8).numpy().data)

@@ -129,13 +129,13 @@ class LearningClient(ScoringClient):
 
     def masked_gradient(self, message: Message) -> Message:
         """The mean gradient of some mini-batches, as a part of a sum."""
-        how, n = message.facts, self.data.cases()["train"]
+        how = message.facts
         w = received(message, self.client_state, self.trainer.layout.dtype)
         if w is None:
             return MISSING
         self._refuse_other(w, f"masked_gradient, round {how['t']}")
         return self.blind.gradient(
-            message, lambda s: self._differentiated(w, int(how["t"]), s, how), n
+            message, lambda s: self._differentiated(w, int(how["t"]), s, how)
         )
 
     def mixture_losses(self, message: Message) -> Message:

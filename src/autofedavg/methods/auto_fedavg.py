@@ -30,6 +30,7 @@ from autofedavg.methods.shared.blind import (
     check_sites,
     why_not_blind,
 )
+from autofedavg.methods.shared.conflicts import conflict
 from autofedavg.methods.shared.ways import ways
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
@@ -45,9 +46,9 @@ class AutoFedAvg(Method):
         family="learned weights",
         paper="Xia et al. 2021, arXiv 2104.10195",
         rule="w = sum_k alpha_k w_k, alpha = gamma(beta); sites learn beta by their own loss",
-        fedavg="where no step moves beta: it then has even weights",
+        fedavg="with start = 'sizes', where no step moves beta",
         use="sites differ in data or quality, and nobody knows which to trust",
-        needs="validation cases at every site; sites see each other's models, but for blind",
+        needs="validation cases at every site; sites receive all models, unless learning = 'blind'",
         keeps="server K numbers (beta); sites K, within a learning round",
     )
     constraint: Literal["dirichlet", "softmax"] = setting(
@@ -82,7 +83,12 @@ class AutoFedAvg(Method):
     beta0: float = setting(
         lambda known: 6.0 if known.get("constraint") == "dirichlet" else 0.0,
         origin="paper Sec. 4.2.1 (6.0 for the Dirichlet); ours (0.0 for the softmax)",
-        help="initial beta of every client",
+        help="initial beta of every client; with start = 'sizes', their mean",
+    )
+    start: Literal["even", "sizes"] = setting(
+        "even",
+        origin="paper Sec. 4.2.1 (even); ours: decision 62 (sizes)",
+        help="weights before the first step on beta: 1/K, or FedAvg's n_k/n",
     )
     beta_optimiser: Literal["adam", "sgd"] = setting(
         "adam",
@@ -155,24 +161,9 @@ class AutoFedAvg(Method):
 
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
-        if why := why_not_blind(dict(self), blind=self.learning == "blind"):
+        given = dict(self)
+        if why := why_not_blind(given, blind=self.learning == "blind") or conflict(given):
             raise ValueError(why)
-        if self.steps_per_message > self.S:
-            raise ValueError(
-                f"steps_per_message = {self.steps_per_message} is more than S = {self.S}, all steps"
-                " of a call; use at most S"
-            )
-        if self.steps_per_message > 1 and self.learning == "server":
-            raise ValueError(
-                "steps_per_message > 1 needs learning = 'clients': the server needs a gradient "
-                "for every step"
-            )
-        if self.when_idle == "sizes" and self.t0 != "auto":
-            raise ValueError(
-                f"when_idle = 'sizes' needs t0 = 'auto': with t0 = {self.t0} no call is judged"
-            )
-        if self.smoothing and self.weights == "network":
-            raise ValueError("smoothing needs weights = 'layer': one alpha has no neighbours")
         try:
             self.gamma()
         except ConfigError as error:
@@ -257,6 +248,7 @@ class AutoFedAvg(Method):
             clip=self.clip_steps,
             judge=PayingCalls if self.t0 == "auto" else None,
             to_sizes=self.when_idle == "sizes",
+            from_sizes=self.start == "sizes",
         )
 
     def blind(self) -> Blind:
@@ -268,6 +260,7 @@ class AutoFedAvg(Method):
             self.layer if self.weights == "layer" else None,
             self.sketch,
             self.show_weights,
+            self.start == "sizes",
         )
         by_size = self.objective == "size"
         t0 = 1 if self.t0 == "auto" else self.t0

@@ -39,11 +39,13 @@ from autofedavg.report.tables import (
     worst_table,
 )
 from autofedavg.report.targets import targets_table
+from autofedavg.report.trials import trials_table
 from autofedavg.tasks.base import Progress
 
 LISTED = "files.json"  # what a report wrote beside its page
 TABLES: Mapping[str, Sequence[Callable[[Results], Table | None]]] = {  # by part of the page
     "scores": (
+        trials_table,
         scores_table,
         worst_table,
         personal_table,

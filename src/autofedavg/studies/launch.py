@@ -43,6 +43,8 @@ def run_study(
     machine: Machine | None = None,
     observer: Observer | None = None,
     at_once: int = 1,
+    *,
+    again: bool = False,
 ) -> Path:
     """Runs every row of a study with every seed.
 
@@ -53,6 +55,7 @@ def run_study(
         observer: receives progress.
         at_once: runs in parallel, one process each if more than one; then a run that fails does
             not stop the others. Never changes results.
+        again: whether runs that exist are continued; else they are refused.
 
     Returns:
         The study's folder.
@@ -75,7 +78,7 @@ def run_study(
         for config, fold, seed in study.jobs()
     ]
     for run in runs:
-        if run.started:
+        if run.started and not again:
             raise RunError(
                 "this run folder exists already",
                 where=str(run.folder),

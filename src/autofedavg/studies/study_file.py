@@ -17,6 +17,7 @@ from autofedavg.experiment.config import Study, parse_run, parse_study
 from autofedavg.experiment.folder import STUDY, Ledger, in_order, read_json, run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.rows import RunConfig
+from autofedavg.experiment.trials import Trials, trials_of
 from autofedavg.experiment.validation import Values
 from autofedavg.studies.machine import Machine
 
@@ -71,9 +72,31 @@ def read_study(
         ConfigError: says what is wrong, in which row, and what to do.
     """
     path = study_path(study)
-    return parse_study(
-        study_values(path), path.name, overrides, seeds, only, path.parent, folds, sites
+    raw = study_values(path)
+    read = parse_study(raw, path.name, overrides, seeds, only, path.parent, folds, sites)
+    if "tune" in raw or any("tune" in row for row in raw["run"]):
+        trials_of(raw, path.name)  # so that `check` and `run` refuse wrong ranges, too
+    return read
+
+
+def read_trials(study: Path | str, only: Sequence[str] = ()) -> tuple[Study, Trials]:
+    """Reads a study's trials, and checks all of them.
+
+    Args:
+        study: as for `read_study`.
+        only: names of the rows to try; all when empty.
+
+    Raises:
+        ConfigError: the study is wrong, or its ranges are.
+    """
+    path = study_path(study)
+    read = read_study(path, only=only)
+    raw = study_values(path)
+    rows = {run.name for run in read.runs}
+    trials = trials_of(
+        {**raw, "run": [row for row in raw["run"] if row["name"] in rows]}, path.name
     )
+    return parse_study(trials.values, path.name, folder=path.parent), trials
 
 
 def study_values(path: Path) -> Values:

@@ -198,7 +198,9 @@ def test_a_call_is_judged_by_the_models_that_came_with_its_first_step():
     assert all(client_state._bank is None for client_state in client_states)
 
 
-@pytest.mark.parametrize("wrong", [{"objective": "size"}, {"t0": "auto", "when_idle": "sizes"}])
+@pytest.mark.parametrize(
+    "wrong", [{"objective": "size"}, {"start": "sizes"}, {"t0": "auto", "when_idle": "sizes"}]
+)
 def test_settings_that_need_the_sites_numbers_of_cases_are_refused(wrong):
     with pytest.raises(ConfigError, match="needs every site's number of training cases"):
         WeightLearner("here", **wrong)

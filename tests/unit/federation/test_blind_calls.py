@@ -13,7 +13,7 @@ from toy import TRAINING, DirectFleet, mlp, norm_net, toy_problem
 VARIANTS = [
     {},
     {"constraint": "softmax", "sketch": 16},
-    {"weights": "layer", "sketch": 30, "objective": "size"},
+    {"weights": "layer", "sketch": 30, "objective": "size", "start": "sizes"},
     {"constraint": "softmax", "weights": "layer", "layer": "tensor", "sketch": 0, "t0": 2},
     {"beta_optimiser": "sgd", "beta_rate": 20.0, "mode": "train", "learn_on": "train"},
 ]
@@ -40,6 +40,7 @@ def test_masks_change_no_bit_of_a_whole_run(network, settings):
         {"weights": "layer", "layer": "tensor"},
         {"t0": 2},
         {"beta0": 3.0},
+        {"start": "sizes"},
         {"beta_optimiser": "sgd"},
         {"beta_rate": 0.1},
         {"learn_on": "train"},
@@ -79,7 +80,7 @@ def test_a_run_continues_from_any_round_with_the_same_bits(stop):
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
         after = federation_of(simulator)
         after.resume_personal(known, copies)
-        rest = blind_run(simulator, problem, federation=after, start=first[-1], show_weights=True)
+        rest = blind_run(simulator, problem, federation=after, after=first[-1], show_weights=True)
     assert same_rounds(first + rest, whole)
     assert torch.equal(rest[-1].alpha, whole[-1].alpha)
 

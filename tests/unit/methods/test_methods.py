@@ -198,6 +198,7 @@ CHANGES = [
     {"t0": "auto", "when_idle": "sizes", "reinitialise": True},
     {"S": 4},
     {"beta0": 3.0},
+    {"start": "sizes"},
     {"beta_optimiser": "sgd"},
     {"beta_rate": 0.2},
     {"reinitialise": True},

@@ -124,7 +124,7 @@ class WeightLearner:
                 where=where,
                 remedy="see docs/reference/settings.md, method auto-fedavg",
             ) from error
-        for name, value in (("objective", "size"), ("when_idle", "sizes")):
+        for name, value in (("objective", "size"), ("when_idle", "sizes"), ("start", "sizes")):
             if getattr(self.method, name) == value:
                 raise ConfigError(
                     f"{name} = {value!r} needs every site's number of training cases, and this "

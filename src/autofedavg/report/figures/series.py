@@ -100,11 +100,22 @@ def dirichlet(row: Row) -> bool:
 
 def states_of(row: Row, K: int) -> list[State]:
     """Round, alpha (K, or K times P) and beta (only a Dirichlet's), from round 0 on."""
-    start = {"t": 0, "alpha": [1 / K] * K, "beta": [float(row.method.get("beta0", 6.0))] * K}
+    start = _start(row, K)
     return [
         {"t": line["t"], "alpha": line["alpha"], "beta": line["beta"] if dirichlet(row) else None}
         for line in [start, *(line for line in first(row).rounds if line["alpha"])]
     ]
+
+
+def _start(row: Row, K: int) -> State:
+    """Alpha and beta before the first step."""
+    beta0 = float(row.method.get("beta0", 6.0))
+    if row.method.get("start") != "sizes":
+        return {"t": 0, "alpha": [1 / K] * K, "beta": [beta0] * K}
+    cases = first(row).environment["data"]["cases"]
+    n_k = [cases[site]["train"] for site in sorted(cases)]
+    alpha = [n / sum(n_k) for n in n_k]
+    return {"t": 0, "alpha": alpha, "beta": [1 + K * (beta0 - 1) * share for share in alpha]}
 
 
 def behind_slider(states: Sequence[State]) -> list[State]:
