@@ -11,8 +11,9 @@ from autofedavg import Machine, read_study, run_study
 from autofedavg.experiment.forecast import forecast, forecast_text
 from autofedavg.federation.messages import WITH_MODELS
 from autofedavg.report.costs import bytes_per_round, extra_traffic
+from autofedavg.report.figures.bytes_sent import bytes_figure
 from autofedavg.report.read import read_results
-from autofedavg.report.repeats import Row
+from autofedavg.report.repeats import Results, Row
 from autofedavg.report.spent import spent_by
 from lookalikes import cifar10_binary
 
@@ -169,6 +170,18 @@ def test_the_report_charges_training_with_the_model_that_came_to_be_scored(count
     assert sum(by_purpose.values()) * 1e6 * ROUNDS == pytest.approx(found, rel=0.05)
     if name == "clients":
         assert extra_traffic(row)[0] == pytest.approx(learning / training, rel=0.05)
+
+
+def test_rows_of_one_method_stand_apart_in_score_against_bytes(counted):
+    rows = tuple(counted[f"fedavg-{how}"].row for how in HOW)
+    figure = bytes_figure(Results("", rows, "fedavg-float32", {}))
+    assert figure is not None
+    drawn = figure.spec["data"]["values"]
+    ends = {item["row"]: item["MB"] for item in drawn if item["t"] == ROUNDS}
+    sent = [ends[row.label] for row in rows]
+    assert sent == sorted(sent, reverse=True)
+    assert len(set(sent)) == 3
+    assert all(f"{row.label} " in figure.about for row in rows)
 
 
 def bytes_up(seen: dict[str, Any]) -> float:
