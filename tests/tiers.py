@@ -19,6 +19,7 @@ COSTS = {
     "e2e/test_browsing.py": "browser",
     "e2e/test_claims.py": "published",
     "e2e/test_claims_on_hospitals.py": "published",
+    "e2e/test_claims_on_messages.py": "published",
     "e2e/test_claims_on_skew.py": "published",
     "e2e/test_demo.py": "slow",
     "e2e/test_docs.py": QUICK,
