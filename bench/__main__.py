@@ -11,14 +11,14 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
 from bench import (
-    flare,
-    flower,
     gpu,
     gpu_methods,
     gpu_volumes,
@@ -36,6 +36,12 @@ from bench.timing import keep_heap
 
 Measure = Callable[[], Section]
 
+
+def engine(name: str) -> Any:
+    """Imported when asked for: the other sections run where the engine is not installed."""
+    return import_module(f"bench.{name}")
+
+
 FULL: dict[str, Measure] = {
     "rounds": lambda: rounds.measure(cuts=(16, 64, 256), cases=8000, sittings=2, repetitions=4),
     "steps": lambda: weights.measure(clients=(3, 16, 64), repetitions=9),
@@ -44,8 +50,8 @@ FULL: dict[str, Measure] = {
     "round memory": lambda: memory.of_rounds(K=64),
     "large data": lambda: large.measure(gigabytes=3.0, hold=0.25, rounds=3),
     "report": lambda: reports.measure(runs=50, rounds=300, repetitions=3),
-    "flare": lambda: flare.measure(rounds=5, steps=40),
-    "flower": lambda: flower.measure(steps=8),
+    "flare": lambda: engine("flare").measure(rounds=5, steps=40),
+    "flower": lambda: engine("flower").measure(steps=8),
     "gpu": lambda: gpu.measure(epochs=4, S=400, repetitions=5),
     "gpu volumes": lambda: gpu_volumes.measure(steps=100, repetitions=5),
     "gpu methods": lambda: gpu_methods.measure(repetitions=9),
@@ -62,8 +68,8 @@ QUICK: dict[str, Measure] = {
         gigabytes=0.0, hold=0.001, rounds=1, grid=(80, 80, 64), iterations=1
     ),
     "report": lambda: reports.measure(runs=10, rounds=4, repetitions=1),
-    "flare": lambda: flare.measure(rounds=2, steps=2),
-    "flower": lambda: flower.measure(steps=1),
+    "flare": lambda: engine("flare").measure(rounds=2, steps=2),
+    "flower": lambda: engine("flower").measure(steps=1),
     "gpu": lambda: gpu.measure(epochs=1, S=5, repetitions=1),
     "gpu volumes": lambda: gpu_volumes.measure(steps=5, repetitions=1),
     "gpu methods": lambda: gpu_methods.measure(repetitions=1),

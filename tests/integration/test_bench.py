@@ -50,6 +50,17 @@ def test_every_section_that_needs_no_engine_runs(tmp_path):
     assert printed.count("skipped: no CUDA device here") == len(empty)
 
 
+def test_a_section_runs_where_the_engines_are_not_installed():
+    program = (
+        "import runpy, sys\n"
+        "sys.modules.update(nvflare=None, flwr=None)\n"
+        "sys.argv = ['bench', '--quick', '--only', 'gpu methods']\n"
+        "runpy.run_module('bench', run_name='__main__')\n"
+    )
+    done = ran("-c", program)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ENGINES)
