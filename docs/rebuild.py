@@ -10,6 +10,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import travel
+
 from autofedavg.report.build import report_tables
 from autofedavg.report.costs import extra_traffic
 from autofedavg.report.differences import repeats_above
@@ -32,6 +34,7 @@ FIGURES = {  # file in docs/img: study, figure
     "cifar10-tested.svg": ("table1-cifar10", "tested"),
     "cifar10-first-rounds.svg": ("study-few-rounds", "tested"),
     "skew-tested.svg": ("bench-skew", "tested"),
+    "messages-bytes.svg": ("study-messages", "bytes"),
     "lgg-alpha.svg": ("study-lgg", "alpha"),
     "lgg-differences.svg": ("study-lgg", "differences"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
@@ -50,6 +53,7 @@ PRINTED = {  # row of table1-cifar10: the paper's Table 1, where the first five 
     "n-softmax": 88.60,
     "n-dirichlet": 88.98,
 }
+EXACT = {"study-messages": "bench-skew", "study-messages-lgg": "study-lgg"}  # has the float32 rows
 RULES = ("fedavg", "fedavg-even")
 CHOSEN = "FedAvg - size or even, by validation"
 ACROSS = "bad-sites"  # the name of these studies together
@@ -78,6 +82,8 @@ def tables(study: str) -> dict[str, str]:
         made.append(printed_table())
     elif study == "study-few-rounds":
         made.append(worth_table())
+    elif study in EXACT:
+        made.append(travel.travel_table(results(study), results(EXACT[study])))
     return {table.name: to_markdown(table) for table in made}
 
 
@@ -88,7 +94,10 @@ def figure(study: str, name: str) -> str:
     elif name == "front":
         one = front_figure(results(study))
     else:
-        parts = all_figures(results(study)).values()
+        drawn_from = results(study)
+        if study in EXACT:
+            drawn_from = travel.beside(drawn_from, results(EXACT[study]))
+        parts = all_figures(drawn_from).values()
         (one,) = (f for part in parts for f in part if f.name == name)
     return drawn(one).svg.replace("<svg ", '<svg style="background: white" ', 1) + "\n"
 

@@ -1,16 +1,20 @@
 """The programs of docs/, as modules."""
 
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 
 def program(name: str):
-    path = Path(__file__).parents[2] / "docs" / f"{name}.py"
-    spec = spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, DOCS / f"{name}.py")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with patch.object(sys, "path", [str(DOCS), *sys.path]):  # as for a program that is run
+        spec.loader.exec_module(module)
     return module
 
 

@@ -259,6 +259,7 @@ def test_two_sites_are_refused(sites):
     ("change", "why"),
     [
         ("exchange.up='bfloat16'", "exchange.up = 'bfloat16' does nothing"),
+        ("exchange.up='difference'", "exchange.up = 'difference' does nothing"),
         ("quorum=2", "a quorum of 2 does not"),
         ("exchange.quorums.masked_gradient=1", "a quorum of 1 does not"),
         ("test_local='full'", "the method shows no site's own model"),

@@ -328,7 +328,8 @@ def test_built_in_studies_are_listed_shown_and_checked_by_name(say, monkeypatch,
     monkeypatch.chdir(tmp_path)
     code, out, _ = say("list", "studies")
     assert code == 0
-    assert "demo                   Three synthetic hospitals" in out.splitlines()
+    listed = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert listed["demo"] == "Three synthetic hospitals"
     assert json.loads(say("list", "studies", "--json")[1]) == [*builtin_studies()]
     code, out, err = say("show", "demo")
     assert (code, err) == (0, "")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 from autofedavg.core.bank import Layout
 from autofedavg.experiment.config import Study
-from autofedavg.experiment.oracle import Fit, times_asked
+from autofedavg.experiment.oracle import times_asked
 from autofedavg.experiment.private_rows import budget_lines
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import local_tests, where_tested
+from autofedavg.experiment.traffic import traffic
 from autofedavg.experiment.words import size
-from autofedavg.federation.encoding import bytes_of
 from autofedavg.tasks.base import Progress
 
 
@@ -40,8 +39,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
     folds = f", folds {seen['folds']}" if seen["folds"] else ""
     lines = [f"{seen['study']}: {seen['title']}", f"seeds {seen['seeds']}{folds}"]
     for row in seen["rows"]:
-        traffic, memory, scored = row["traffic"], row["memory"], row["evaluations"]
-        most = "at most " if traffic["bound"] else ""
+        moved, memory, scored = row["traffic"], row["memory"], row["evaluations"]
         lines += ["", f"[{row['name']}] {row['label']}"]
         width = max(len(item["setting"]) for item in row["settings"])
         values = [str(item["value"]) for item in row["settings"]]
@@ -51,13 +49,8 @@ def forecast_text(seen: dict[str, Any]) -> str:
         lines += [
             f"  model {size(row['model_bytes'])} ({row['parameters']:,} numbers, "
             f"{row['layers']} layers); {row['sites']} sites; data {row['data']}",
-            f"  traffic {most}{size(traffic['total'])} over {row['rounds']} rounds: "
-            f"{size(traffic['fedavg_a_round'])} a round as FedAvg, "
-            f"{most}{100 * traffic['extra']:.1f} % more for learning the "
-            f"weights, "
-            f"{size(traffic['validation_a_round'])} a round to validate; "
-            f"models as {traffic['down']} down, {traffic['up']} up",
-            *_ways(traffic["ways"]),
+            f"  {_moved(moved, row['rounds'])}",
+            *_ways(moved["ways"]),
             f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
             f"last: {scored['own_models']} of sites' own models "
             f"(test_local = {scored['test_local']})",
@@ -69,6 +62,20 @@ def forecast_text(seen: dict[str, Any]) -> str:
             *([f"  warning: {row['unsuited']}"] if row["unsuited"] else []),
         ]
     return "\n".join([*lines, "", "the study is valid"])
+
+
+def _moved(moved: dict[str, Any], rounds: int) -> str:
+    """What a run moves between server and sites."""
+    most = "at most " if moved["bound"] else ""
+    first = f", {size(moved['first'])} for the first model, which travels whole"
+    return (
+        f"traffic {most}{size(moved['total'])} over {rounds} rounds: "
+        f"{size(moved['fedavg_a_round'])} a round as FedAvg, "
+        f"{most}{100 * moved['extra']:.1f} % more for learning the weights, "
+        f"{size(moved['validation_a_round'])} a round to validate and test"
+        f"{first if moved['first'] > 0 else ''}; "
+        f"models as {moved['down']} down, {moved['up']} up"
+    )
 
 
 def _ways(ways: dict[str, float]) -> list[str]:
@@ -104,7 +111,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
         "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
         "unsuited": run.method.unsuited(run.training),
-        "traffic": _traffic(run, layout, sites, calls),
+        "traffic": traffic(run, layout, sites, calls),
         "evaluations": _evaluations(run, calls["evaluate"], sites),
         "memory": {
             "bank": held * (sites + 1) * layout.nbytes,
@@ -136,39 +143,4 @@ def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:
         "at_the_end": final + own + rounds * times_asked("evaluate", 1, sites) * sites,
         "own_models": own,
         "test_local": where,
-    }
-
-
-def _traffic(run: RunConfig, layout: Layout, sites: int, calls: Counter[str]) -> dict[str, Any]:
-    """Bytes of models, as they travel (decision 32); what else travels is small."""
-    members = run.method.models_validated(sites)
-    validated = calls["evaluate"] / run.T * members  # models a round
-    told = members == 1 and validated >= 1  # a global model a round, which all sites come to have
-    down = bytes_of(layout, run.exchange.down) if told else layout.nbytes
-    training = sites * (down + bytes_of(layout, run.exchange.up))
-    shared = calls["share_models"] * (sites - 1) * down
-    # A mixture goes down and a gradient, which travels as it is, comes back.
-    mixtures = calls["differentiate"] * (down + layout.nbytes) + calls["model_losses"] * down
-    learning = sites * (shared + mixtures) / run.T
-    sketched = run.method.sketched_bytes(layout) * calls["masked_gradient"]
-    learning += sites * sketched / run.T
-    # As a difference, the model that a round is validated with is the one the next starts from;
-    # so it is where sites keep it to take gradients at it.
-    exact = run.exchange.down != "bfloat16" and not run.method.shows_models
-    once = told and (run.exchange.down == "difference" or exact)
-    further = max(0.0, validated - 1) if told else 0.0  # models of the method, as they are
-    encoded = 0.0 if once else validated - further
-    validation = round(sites * (down * encoded + layout.nbytes * further))
-    rounds = len(run.general.ceiling)
-    steps = len(Fit().asks()["differentiate"]) * times_asked("differentiate", rounds, sites)
-    return {
-        "fedavg_a_round": training,
-        "extra": learning / training,
-        "bound": getattr(run.method, "t0", 1) == "auto",  # not all calls need be made
-        "validation_a_round": validation,
-        "total": round(run.T * (training + learning + validation))
-        + steps * sites * 2 * layout.nbytes,
-        "down": run.exchange.down,
-        "up": run.exchange.up,
-        "ways": run.method.ways_of_learning(layout, run.T, sites),
     }

@@ -31,6 +31,7 @@ from autofedavg.methods.shared.blind import (
     why_not_blind,
 )
 from autofedavg.methods.shared.conflicts import conflict
+from autofedavg.methods.shared.ways import ways
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
 
@@ -182,17 +183,13 @@ class AutoFedAvg(Method):
     def sketched_bytes(self, layout: Layout) -> int:
         return self.blind().bytes_of(layout)
 
-    def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
+    def ways_of_learning(
+        self, layout: Layout, T: int, sites: int, exchange: Exchange
+    ) -> dict[str, float]:
         calls = CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
-        fedavg = 2 * T * layout.nbytes
         S = 20 if self.learning == "blind" else self.S
         blind = self if self.learning == "blind" else AutoFedAvg(learning="blind")
-        sums = calls * blind.sketched_bytes(layout)  # at most: none after the last round
-        return {
-            "clients": calls * (sites - 1) * layout.nbytes / fedavg,
-            f"server (S = {S})": 2 * calls * S * layout.nbytes / fedavg,
-            "blind": sums / fedavg,
-        }
+        return ways(layout, T, sites, exchange, calls, S, blind.sketched_bytes(layout))
 
     def check(self, sites: int) -> None:
         if sites < 2:

@@ -111,7 +111,9 @@ class Method(Settings):
         """Bytes that a sum of gradients moves per client, both ways, where there is one."""
         return 0
 
-    def ways_of_learning(self, layout: Layout, T: int, sites: int) -> dict[str, float]:
+    def ways_of_learning(
+        self, layout: Layout, T: int, sites: int, exchange: Exchange
+    ) -> dict[str, float]:
         """Traffic of learning the weights in each way, over FedAvg's; nothing without a choice."""
         return {}
 

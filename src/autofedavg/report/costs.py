@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autofedavg.experiment.folder import LOADERS
+from autofedavg.report.carried import Costs, charged
 from autofedavg.report.repeats import Repeat, Results, Row
 from autofedavg.report.tables import Cell, Table, table_of
 
@@ -14,7 +15,7 @@ STEPS = (
     *("update_beta", "differentiate", "mixture_losses", "model_losses"),
     *("share_keys", "masked_gradient"),
 )
-# What the requests of a round are for. Models travel within the calls that need them.
+# What the requests of a round are for. Models travel within the calls that need them first.
 BYTES = {
     "training": ("local_train",),
     "learning weights": ("share_models", *STEPS),
@@ -55,8 +56,7 @@ def extra_traffic(row: Row) -> tuple[float, float] | None:
         return None
     training = learning = expected = rounds = 0.0
     for repeat in row.repeats:
-        for line in repeat.rounds:
-            calls = line.get("calls", {})
+        for line, calls in charged(repeat):
             training += _bytes(calls, BYTES["training"])
             learning += _bytes(calls, BYTES["learning weights"])
             if line.get("learned"):
@@ -162,10 +162,10 @@ def _models_a_call(method: Mapping[str, Any], line: Mapping[str, Any]) -> float:
     return float(2 * int(method["S"]) + judged)
 
 
-def _calls(row: Row) -> Iterator[Mapping[str, Mapping[str, Any]]]:
+def _calls(row: Row) -> Iterator[Costs]:
     """What every round of every repeat asked for, by the kind of call."""
-    lines = (line for repeat in row.repeats for line in repeat.rounds)
-    return (line["calls"] for line in lines if "calls" in line)
+    found = (round for repeat in row.repeats for round in charged(repeat))
+    return (calls for line, calls in found if "calls" in line)
 
 
 def _timed(repeat: Repeat) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
@@ -182,12 +182,12 @@ def _timed(repeat: Repeat) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
         yield line, split
 
 
-def _bytes(calls: Mapping[str, Mapping[str, Any]], asked: Iterable[str]) -> float:
+def _bytes(calls: Costs, asked: Iterable[str]) -> float:
     """Bytes of these calls, both ways."""
     return sum(float(sum(calls.get(call, {}).get(way, 0) for way in WAYS)) for call in asked)
 
 
-def _way(calls: Mapping[str, Mapping[str, Any]], way: str) -> float:
+def _way(calls: Costs, way: str) -> float:
     """MB of all calls, one way."""
     return float(sum(cost.get(way, 0) for cost in calls.values()) / MEGA)
 

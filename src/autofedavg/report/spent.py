@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from autofedavg.report.carried import charged
 from autofedavg.report.costs import BYTES, MEGA, WAYS
 from autofedavg.report.repeats import Repeat
 
@@ -31,10 +32,10 @@ def spent_by(repeat: Repeat) -> dict[int, Spent]:
     found: dict[int, Spent] = {}
     megabytes = seconds = 0.0
     before = None
-    for line in repeat.rounds:
+    for line, costs in charged(repeat):
         if "calls" not in line:  # folders of earlier versions
             break
-        asked = {call: cost for call, cost in line["calls"].items() if call not in EVALUATING}
+        asked = {call: cost for call, cost in costs.items() if call not in EVALUATING}
         megabytes += sum(float(cost.get(way, 0)) for cost in asked.values() for way in WAYS) / MEGA
         if before is None or before["t"] in starts:
             seconds += sum(float(cost.get("seconds", 0.0)) for cost in asked.values())

@@ -144,6 +144,7 @@ def asked(clients, **facts) -> dict[str, Message]:
         {"rule": {"name": "prox", "mu": 0.5}},
         {"rate": 0.1},
         {"up": "bfloat16"},
+        {"up": "difference"},
         {"tell": ["steps", "reach"]},
     ],
     ids=str,

@@ -11,6 +11,7 @@ from autofedavg.core.errors import DataError, FederationError, TrainingError
 from autofedavg.core.local_rules import Prox
 from autofedavg.core.privacy import Privacy
 from autofedavg.core.trainer import Training
+from autofedavg.federation.encoding import as_received, packed
 from autofedavg.federation.local_training import Probe
 from autofedavg.federation.messages import Message, arrays_of, bag_of
 from autofedavg.federation.port import Federation
@@ -78,6 +79,25 @@ def test_the_same_request_has_the_same_bits_and_costs_once():
     fresh = client()
     assert torch.equal(train(fresh).arrays["values"], first)
     assert fresh.private.ledger.epsilon() == spent
+
+
+@pytest.mark.parametrize("how", ["bfloat16", "difference"])
+def test_how_models_travel_changes_neither_the_noise_nor_the_price(how):
+    """An encoding only reads what was released; a model sent otherwise is the same request."""
+    problem, site = toy_problem(), client()
+    before = w0(problem)
+    start = as_received(replace(before, values=1.01 * before.values), how, before)
+    exact = train(site, model=start)
+    released, spent = exact.arrays["values"].clone(), site.private.ledger.epsilon()
+    site.client_state.keep_reference(before, "known")
+    told = {"coding": how, **({"reference": "known"} if how == "difference" else {})}
+    facts = {"t": 1, "T": 3, "up": how, "sent": told}
+    reply = site.answer("local_train", Message(packed(start, how, before), facts))
+    assert reply.facts == exact.facts
+    assert site.private.ledger.epsilon() == spent
+    wanted = packed(replace(start, values=released), how, start)
+    assert reply.arrays.keys() == wanted.keys()
+    assert all(torch.equal(reply.arrays[name], array) for name, array in wanted.items())
 
 
 def test_another_model_for_the_same_round_has_other_noise_and_costs_again():
