@@ -1,7 +1,8 @@
 """Rebuilds every table and figure of published runs in the documentation: `python docs/rebuild.py`.
 
 A table stands between `<!-- results: STUDY TABLE -->` and `<!-- /results -->`. Studies that differ
-in which site is bad stand side by side in tables and a figure of their own, `BAD_SITES`.
+in which site is bad stand side by side in tables and a figure of their own, `BAD_SITES`. Those that
+share the paper's rows are ranked together, `RANKED`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from autofedavg.report.build import report_tables
 from autofedavg.report.costs import extra_traffic
 from autofedavg.report.differences import repeats_above
 from autofedavg.report.figures import all_figures
+from autofedavg.report.figures.critical_difference import critical_difference_figure
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.series import alpha_series, means
 from autofedavg.report.figures.vega import COLOURS, INK, Data, Spec
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.over_rounds import on_the_way
+from autofedavg.report.overview import Overview
 from autofedavg.report.page import drawn
 from autofedavg.report.picks import selected
 from autofedavg.report.read import read_results
@@ -41,6 +44,7 @@ FIGURES = {  # file in docs/img: study, figure
     "bad-site-settings.svg": ("ablation-bad-site", "settings"),
     "bad-sites.svg": ("bad-sites", "across"),
     "front.svg": ("study-bad-site", "front"),
+    "ranks.svg": ("seven-studies", "critical-difference"),
 }
 PRINTED = {  # row of table1-cifar10: the paper's Table 1, where the first five are FedMA's numbers
     "fedavg": 86.29,
@@ -64,6 +68,8 @@ BAD_SITES = {  # which site is bad: the study
     "II, the smallest": "study-bad-small-site",
     "I, and validation": "study-bad-site-votes",
 }
+TOGETHER = "seven-studies"  # the name of these together
+RANKED = ("table1-cifar10", "study-lgg", *BAD_SITES.values())
 
 
 @cache
@@ -77,6 +83,8 @@ def tables(study: str) -> dict[str, str]:
     if study == ACROSS:
         beside = (across_table(), repeats_table())
         return {table.name: to_markdown(table) for table in beside}
+    if study == TOGETHER:
+        return {table.name: to_markdown(table) for table in overview().tables}
     made = [table for part in report_tables(results(study)).values() for table in part]
     if study == "table1-cifar10":
         made.append(printed_table())
@@ -87,10 +95,18 @@ def tables(study: str) -> dict[str, str]:
     return {table.name: to_markdown(table) for table in made}
 
 
+@cache
+def overview() -> Overview:
+    """The studies that share the paper's rows."""
+    return Overview({study: results(study) for study in RANKED})
+
+
 def figure(study: str, name: str) -> str:
     """A figure of a study as the report draws it, on white: pages may be dark."""
     if study == ACROSS:
         one = across_figure()
+    elif study == TOGETHER:
+        one = critical_difference_figure(overview())
     elif name == "front":
         one = front_figure(results(study))
     else:
