@@ -190,6 +190,10 @@ def test_bytes_and_what_did_not_matter(cell, rows) -> None:
                     for column in ("% of float32", "points from float32"))  # fmt: skip
     said = " and ".join(apart.split(", "))
     assert f"{share} % of the bytes; {said} points from float32 (two seeds)" in text
+    held, whole = (cell(study, "tested", FEDAVG, "last test")
+                   for study in ("table1-holdout", "table1-cifar10"))  # fmt: skip
+    assert f"nine tenths of the images FedAvg ends at {held} with one seed" in text
+    assert f"With all of them it ends at {whole}" in text
     ablation = "ablation-bad-site"
     reference, trained = (
         cell(ablation, "scores", row, AVERAGE)

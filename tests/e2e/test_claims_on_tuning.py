@@ -1,0 +1,60 @@
+"""What the documentation says of equal tuning is what the published trials and runs say."""
+
+import shutil
+import statistics
+
+import pytest
+
+from autofedavg.experiment.folder import Ledger
+from autofedavg.report.trials import best_of, trials_in
+from autofedavg.studies.study_file import study_path
+from autofedavg.studies.tune import tune_study
+from published import published, words
+
+TRIALS, TUNED = "bench-hospitals-trials", "bench-hospitals-tuned"
+
+
+@pytest.fixture(scope="module")
+def trials(rebuild):
+    return trials_in(rebuild.results(TRIALS))
+
+
+def test_the_tuned_study_is_what_the_trials_choose(tmp_path) -> None:
+    """Nothing is run: all trials are finished, and have the settings of today's ranges."""
+    shutil.copytree(published(TRIALS), tmp_path / TRIALS)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("rounds.jsonl")}
+    place, _ = tune_study("bench-hospitals", tmp_path)
+    assert place.read_bytes() == study_path(TUNED).read_bytes()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("rounds.jsonl")} == before
+
+
+def test_every_method_had_as_many_trials_and_none_was_tested(trials) -> None:
+    assert {len(mine) for mine in trials.values()} == {4}
+    assert len(trials) == 37
+    for run in published(TRIALS).glob("*/seed-100"):
+        ledger = Ledger(run)
+        assert not ledger.scores()
+        assert not any("test" in line for line in ledger.rounds())
+
+
+def test_what_tuning_changed(trials) -> None:
+    text = words("docs/reproduction.md")
+    best = {mine[0].row: best_of(mine) for mine in trials.values()}
+    kept = [row for row, trial in best.items() if trial.number == 1]
+    assert f"keep their settings: {', '.join(kept[:-1])} and {kept[-1]}." in text
+    rates = [row for row, trial in best.items() if "learning_rate" in trial.changes]
+    assert (len(kept), len(rates), len(best) - len(kept) - len(rates)) == (4, 18, 15)
+    gains = {mine[0].row: 100 * (best_of(mine).score - mine[0].score) for mine in trials.values()}
+    assert f"validation cases is {statistics.median(gains.values()):.1f} points" in text
+    most = max(gains, key=lambda row: gains[row])
+    first, last = 100 * trials["pfedme"][0].score, 100 * best[most].score
+    assert most == "pFedMe"
+    assert f"pFedMe, from {first:.2f} to {last:.2f} with the last value of its range" in text
+    chosen = {row: trial.changes for row, trial in best.items()}
+    assert chosen["Multi-Krum"] == "keep = 3"
+    assert chosen["SCAFFOLD"] == "weights = even"
+    assert chosen["FedCostWAvg"] == "size_share = 0.0"
+    # Of three models the trimmed mean leaves none out below a third: even weights, too.
+    even = [trials["multi-krum"][2], trials["trimmed-mean"][1]]
+    assert even[1].changes == "trim = 0.2"
+    assert even[0].score == pytest.approx(even[1].score, abs=1e-9)
