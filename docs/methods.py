@@ -36,7 +36,7 @@ HEAD = """# Methods
 This page lists every method of the package. `python docs/methods.py` writes it from the registry.
 A study names a method as `method = { name = "fedavg" }`, and [Settings](reference/settings.md) has
 all settings. The study `methods-demo` runs them side by side on three generated hospitals:
-`autofedavg run methods-demo`.
+`autofedavg run methods-demo`. [Which method should we use?](which-method.md) says what was found.
 
 Notation: there are K sites. w is the global model before a round, w_k the model that site k trained
 from it, and Delta_k = w_k - w. p_k = n_k/n is the site's share of all training cases. L_k is the
