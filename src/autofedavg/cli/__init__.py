@@ -12,7 +12,7 @@ from typing import Any
 import click
 import typer
 
-from autofedavg.cli import data, models, results, studies
+from autofedavg.cli import data, listing, models, results, studies
 from autofedavg.cli.app import app
 from autofedavg.core.errors import AutoFedAvgError, printable
 
@@ -39,7 +39,7 @@ VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "export": studies.export,
     "allow": studies.allow,
     "data": data.data,
-    "list": studies.list_,
+    "list": listing.list_,
 }
 for _name, _verb in VERBS.items():
     app.command(_name)(_verb)
