@@ -5,13 +5,9 @@ import statistics
 
 import pytest
 
-from autofedavg.core.evaluation import SIGNIFICANT
 from autofedavg.experiment.folder import Ledger
-from autofedavg.report.differences import by_seed, corrected
-from autofedavg.report.seed_gains import gain_over
-from autofedavg.report.tables import mean_global
 from autofedavg.report.trials import best_of, trials_in
-from autofedavg.studies.study_file import read_study, study_path
+from autofedavg.studies.study_file import study_path
 from autofedavg.studies.tune import tune_study
 from published import published, words
 
@@ -64,78 +60,23 @@ def test_what_tuning_changed(trials) -> None:
     assert even[0].score == pytest.approx(even[1].score, abs=1e-9)
 
 
-@pytest.fixture(scope="module")
-def scores(rebuild):
-    """Label -> global test avg of the tuned rows, in percent."""
-    found = {row.label: mean_global(row) for row in rebuild.results(TUNED).rows}
-    return {label: 100 * score for label, score in found.items() if score is not None}
-
-
-@pytest.fixture(scope="module")
-def gains(rebuild, scores):
-    """Label -> difference from FedAvg over seeds."""
-    tuned = rebuild.results(TUNED)
-    rows = [row for row in tuned.rows if row.label in scores and row.label != "FedAvg"]
-    return {row.label: gain_over([by_seed(row, tuned.baseline_row)]) for row in rows}
-
-
-def test_only_whole_rows_are_published(rebuild) -> None:
-    seeds = {row.name: sorted(repeat.seed for repeat in row.finished)
-             for row in rebuild.results(TUNED).rows if row.finished}  # fmt: skip
-    assert set(map(tuple, seeds.values())) == {(0, 1, 2)}
-    missing = [run.name for run in read_study(TUNED).runs if run.name not in seeds]
-    text = words("docs/reproduction.md")
-    assert f"{len(seeds)} rows, seeds 0, 1 and 2" in text
-    assert all(f"`{name}`" in words("results/README.md") for name in seeds)
-    assert not missing or f"| {', '.join(missing)} (`{TUNED}`)" in text
-
-
-def test_what_beats_fedavg_after_correction(gains, scores) -> None:
-    """Counted are all rows that were planned, so that unfinished ones flatter nobody."""
-    text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
-    planned = len(read_study(TUNED).runs) - 1
-    unfinished = {f"unfinished {n}": 1.0 for n in range(planned - len(gains))}
-    tests = {label: gain.interval.p for label, gain in gains.items()}
-    sure = [label for label, p in corrected({**tests, **unfinished}).items() if p < SIGNIFICANT]
-    assert sure == ["Coordinate median", "Trimmed mean"]
-    assert scores["Coordinate median"] == scores["Trimmed mean"]
-    said = f"Corrected for all {planned} planned comparisons, coordinate median and trimmed mean"
-    assert f"{said} alone have p below 0.05" in text
-    assert "coordinate median alone differs from FedAvg significantly" in guide
-
-
-def test_rows_without_sizes_end_together(scores, rebuild) -> None:
-    text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
-    order = sorted(scores.values())
-    gap = max(range(1, len(order)), key=lambda n: (order[n] - order[n - 1]) * (order[n] > 40))
-    low, high = order[:gap], order[gap:]
-    assert f"{len(high)} rows end between {high[0]:.2f} and {high[-1]:.2f}" in text
-    assert f"the others at {low[-1]:.2f} or below" in text
-    even = scores["Multi-Krum"]
-    assert f"The highest row is {high[-1] - even:.1f} points above even weights" in text
-    best = max(scores, key=lambda label: scores[label])
-    (ends,) = ([100 * each.global_test_avg for each in row.summaries]
-               for row in rebuild.results(TUNED).rows if row.label == best)  # fmt: skip
-    assert high[-1] - even < statistics.stdev(ends)  # "less than its seeds differ"
-    steps = [scores[label] for label in ("FedAvgM", "FedAdagrad", "FedAdam", "FedExP", "FedYogi",
-                                         "IMA")]  # fmt: skip
-    said = f"end at {min(steps):.2f} to {max(steps):.2f}, FedAvg at {scores['FedAvg']:.2f}"
-    assert said in guide
-    assert f"median {scores['Coordinate median']:.2f}, even weights {even:.2f}, " in guide
-    assert f"Auto-FedAvg {scores['Auto-FedAvg']:.2f}, FedAvg {scores['FedAvg']:.2f}, all" in guide
-    said = f"weighs by size and has {scores['Geometric median']:.2f}, below FedAvg's"
-    assert f"{said} {scores['FedAvg']:.2f}" in guide
-    said = f"cases at the server {scores['FLTrust']:.2f}, FedAvg {scores['FedAvg']:.2f}"
-    assert f"{said}, even weights {even:.2f}" in guide
-    assert rebuild.named(TUNED, "fltrust").repeats[0].config["task"]["proxy"] == 8
-    for seed in range(3):
-        run = Ledger(published(TUNED) / "geometric-median" / f"seed-{seed}").rounds()
-        assert run[-1]["alpha"][0] > 0.99  # "moves to it"
-
-
-def test_fednova_is_fedavg_here() -> None:
-    for seed in range(3):
-        one, other = (Ledger(published(TUNED) / row / f"seed-{seed}").rounds()
-                      for row in ("fedavg", "fednova"))  # fmt: skip
-        for a, b in zip(one, other, strict=True):
-            assert (a["loss"], a["validation"]) == (b["loss"], b["validation"])
+def test_what_the_guide_says_of_the_trials(trials, rebuild) -> None:
+    text = words("docs/which-method.md")
+    best = {name: f"{100 * best_of(mine).score:.2f}" for name, mine in trials.items()}
+    median, learned, even, fedavg = (
+        best[name] for name in ("median", "auto-fedavg", "multi-krum", "fedavg")
+    )
+    said = f"median {median}, Auto-FedAvg {learned}, even weights {even}, FedAvg {fedavg} |"
+    assert said in text
+    assert f"FLTrust {best['fltrust']}, even weights {even}, FedAvg {fedavg} |" in text
+    (proxy,) = {repeat.config["task"]["proxy"]
+                for repeat in rebuild.named(TRIALS, "fltrust.trial-1").repeats}  # fmt: skip
+    assert proxy == 8  # "with eight cases at the server"
+    assert f"coordinate median has {median} on validation cases, and even weights {even}" in text
+    said = f"weighs by size and has {best['geometric-median']}, below FedAvg's {fedavg}"
+    assert said in text
+    assert best["geometric-median"] < fedavg
+    steps = sorted(
+        best[name] for name in ("fedavgm", "fedadagrad", "fedadam", "fedexp", "fedyogi", "ima")
+    )
+    assert f"{steps[0]} to {steps[-1]} on validation cases, FedAvg {fedavg}" in text

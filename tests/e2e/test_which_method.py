@@ -1,10 +1,13 @@
 """The guide to the methods says what the published runs say, and nothing without a run."""
 
 import re
+import shlex
 import statistics
 
 import pytest
+import typer
 
+from autofedavg import cli
 from published import ROOT, words
 
 PAGE = "docs/which-method.md"
@@ -56,6 +59,16 @@ def blocks() -> list[str]:
     text = re.sub(r"^```.*?^```", "", (ROOT / PAGE).read_text(), flags=re.DOTALL | re.MULTILINE)
     parts = re.split(r"\n\s*\n|\n(?=[-|]|\d+\. )", text)
     return [" ".join(part.split()) for part in parts]
+
+
+def test_its_commands_are_commands_of_the_package() -> None:
+    (code,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / PAGE).read_text(), re.DOTALL | re.MULTILINE)
+    verbs = typer.main.get_command(cli.app).commands
+    lines = [shlex.split(line, comments=True) for line in code.splitlines()]
+    assert [line[1] for line in lines] == ["run", "ceiling", "tune", "run", "report"]
+    for name, verb, *arguments in lines:
+        assert name == "autofedavg"
+        verbs[verb].make_context(verb, arguments)  # refuses unknown options and wrong values
 
 
 def test_it_is_short() -> None:
@@ -152,8 +165,8 @@ def test_what_the_skew_section_says_is_repeated(rebuild) -> None:
     assert f"is {five} points above FedAvg after five rounds, and {twenty} after twenty" in text
     (late,) = re.findall(r"on average (\S+) points below FedAvg, and below", whole)
     assert f"they are {late} points below FedAvg on average, with one seed" in text
-    (blind,) = re.findall(r"Its gradients add (\S+ %) to FedAvg's traffic", whole)
-    assert f"and adds {blind} to FedAvg's traffic" in text
+    (blind,) = re.findall(r"add (\S+ %) to FedAvg's traffic", whole)
+    assert f"Its gradients add {blind} to FedAvg's traffic" in text
     few, every = re.findall(r"It moves (\S+ times) FedAvg's bytes instead of (\S+ times)", whole)[0]
     assert f"four calls of twenty: {few} FedAvg's bytes instead of {every}" in text
 
