@@ -14,6 +14,7 @@ import pytest
 
 from slow_motion import resting, rounds_of
 
+
 def ask(url: str, path: str = "/", method: str = "GET", **headers) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", urlsplit(url).port, timeout=20)
     try:
