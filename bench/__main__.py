@@ -67,7 +67,7 @@ QUICK: dict[str, Measure] = {
     "volumes": lambda: volumes.measure(steps=1, repetitions=1, crop=(32, 32, 16)),
     "round memory": lambda: memory.of_rounds(K=2),
     "large data": lambda: large.measure(
-        gigabytes=0.0, hold=0.001, rounds=1, grid=(80, 80, 64), iterations=1
+        gigabytes=0.0, hold=0.001, rounds=1, grid=(64, 64, 64), iterations=1, every=1.0
     ),
     "report": lambda: reports.measure(runs=10, rounds=4, repetitions=1),
     "flare": lambda: engine("flare").measure(rounds=2, steps=2),

@@ -52,16 +52,21 @@ method = {{ name = "fedavg" }}
 
 
 def measure(
-    gigabytes: float, hold: float, rounds: int, grid: Grid = GRID, iterations: int = 20
+    gigabytes: float,
+    hold: float,
+    rounds: int,
+    grid: Grid = GRID,
+    iterations: int = 20,
+    every: float = EVERY,
 ) -> Section:
     """The section: one list, prepared and trained on with little memory, then with plenty."""
     home = Path(tempfile.mkdtemp(prefix="autofedavg-bench-"))
     try:
         size = _generate(home, gigabytes, grid)
         (home / "study.toml").write_text(STUDY.format(rounds=rounds, iterations=iterations))
-        first, _ = _run(home, hold, "first")
-        again, from_disk = _run(home, hold, "again")
-        _, in_memory = _run(home, max(1.0, 4 * gigabytes), "held")
+        first, _ = _run(home, hold, "first", every)
+        again, from_disk = _run(home, hold, "again", every)
+        _, in_memory = _run(home, max(1.0, 4 * gigabytes), "held", every)
     finally:
         shutil.rmtree(home)
     goal = 1500.0 if gigabytes >= 3 else None
@@ -102,7 +107,7 @@ def _generate(home: Path, gigabytes: float, grid: Grid) -> int:
     return total
 
 
-def _run(home: Path, hold: float, name: str) -> tuple[float, float]:
+def _run(home: Path, hold: float, name: str, every: float) -> tuple[float, float]:
     """(MB at the peak of all processes together, median seconds of local training)."""
     arguments = ["autofedavg", "run", "study.toml", "--out", name, "--set", f"task.hold={hold}"]
     entry = f"import sys; sys.argv = {arguments!r}; from autofedavg.cli import main; main()"
@@ -115,7 +120,7 @@ def _run(home: Path, hold: float, name: str) -> tuple[float, float]:
     most = 0
     while process.poll() is None:
         most = max(most, _together(process.pid))
-        time.sleep(EVERY)
+        time.sleep(every)
     if process.returncode:
         raise RuntimeError(f"the run ended with code {process.returncode}")
     lines = (home / name / "study" / "fedavg" / "seed-0" / "rounds.jsonl").read_text().splitlines()

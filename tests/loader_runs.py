@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from autofedavg import LoaderSite, Machine, Training, federate
+from autofedavg.methods import METHODS
 
 T = 4
 
@@ -43,3 +44,8 @@ def train(
         machine=Machine(workers=1),
         **how,
     )
+
+
+def train_fedbn(out: Path, rounds: int) -> None:
+    """A run whose entries of batch normalisation stay at the sites."""
+    train(out, METHODS["fedbn"](), rounds=rounds)

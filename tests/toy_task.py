@@ -51,7 +51,8 @@ class ToySites(Task):
         return toy_problem(2, norm_net)
 
     def describe(self) -> dict[str, Any]:
-        return {"data": "toys"}
+        cases = {site: {} for site in self.site_names()}
+        return {"data": "toys", "cases": cases, "split_sha256": "toys"}
 
 
 def install(folder: Path) -> str:

@@ -10,18 +10,52 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests_tiny import TINY
 
+import toy_task
 from autofedavg import Machine, resume, run_study
 from autofedavg.core.errors import ConfigError
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.parallel import _mark_interrupted, _Processes
 from autofedavg.studies.study_file import read_study
-from autofedavg.tasks.synthetic.task import Synthetic
+from autofedavg.tasks import TASKS
 
 ROWS = ("local-only", "fedavg", "n-dirichlet")
 SHORT = ["--set", "rounds=2"]
 LONG = ["--set", "rounds=500", "--only", "fedavg", "--only", "n-dirichlet"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toys(tmp_path_factory):
+    """A task without MONAI, which every process would import, for this one and those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("installed")
+        patch.setenv("PYTHONPATH", toy_task.install(home))
+        patch.syspath_prepend(home)
+        vars(TASKS).pop("_added", None)  # entry points that were looked up before
+        yield
+    del TASKS._added
+
+
+def write_study(folder: Path) -> Path:
+    """The rows of the tiny study with the toy task."""
+    head = toy_task.STUDY.replace('"toys"', '"tiny"').replace("rounds = 1", "rounds = 3")
+    path = folder / "tiny.toml"
+    path.write_text(head + TINY[TINY.index("[[run]]") :])
+    return path
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Path:
+    return write_study(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tiny_trained(toys, tmp_path_factory) -> Path:
+    """That study, run one row after another; not to be written into."""
+    home = tmp_path_factory.mktemp("trained")
+    return run_study(read_study(write_study(home)), home / "runs")
 
 
 def outcome(folder: Path) -> list:
@@ -70,7 +104,7 @@ class Told(Observer):
 
 def test_the_same_results_as_one_after_another(tiny, tiny_trained, tmp_path, monkeypatch) -> None:
     # Weights are in the order of the names, whatever the task's own order is.
-    monkeypatch.setattr(Synthetic, "site_names", lambda _: ["III", "I", "II"])
+    monkeypatch.setattr(toy_task.ToySites, "site_names", lambda _: ["B", "A"])
     told = Told()
     home = run_study(read_study(tiny), tmp_path / "runs", None, told, at_once=2)
     for row in ROWS:
@@ -81,7 +115,7 @@ def test_the_same_results_as_one_after_another(tiny, tiny_trained, tmp_path, mon
     rounds = [event[2:4] for event in told.events if event[:2] == ("round", "fedavg")]
     T = rounds[0][1]
     assert rounds == [(t, T) for t in range(1, T + 1)]
-    assert {event[-1] for event in told.events if event[0] == "round"} == {("I", "II", "III")}
+    assert {event[-1] for event in told.events if event[0] == "round"} == {("A", "B")}
     assert sorted(event[1] for event in told.events if event[0] == "finished") == sorted(ROWS)
 
 
@@ -97,7 +131,7 @@ def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None
     folders = [tmp_path / "runs" / "tiny" / row / "seed-0" for row in ROWS]
     assert [state(folder) for folder in folders] == ["finished", "failed", "failed"]
     told, _, whole = ended.stderr.partition("error: 2 of 3 runs failed:\n")
-    places = [f"{folder}: client I, local_train, round 1" for folder in folders[1:]]
+    places = [f"{folder}: client A, local_train, round 1" for folder in folders[1:]]
     for text, start in ((told, "failed: "), (whole, "")):  # when it happens, and at the end
         lines = [line.partition(", step")[0] for line in text.splitlines()]
         assert sorted(line for line in lines if "client" in line) == [start + p for p in places]

@@ -172,6 +172,18 @@ def test_a_model_holds_from_the_checkpoint_on_that_names_it(tmp_path) -> None:
     assert folder.load("best-global").facts["t"] == 3  # nobody says otherwise
 
 
+def test_tensors_of_an_old_round_go_although_their_json_went_before(tmp_path) -> None:
+    """A kill between the removals of a checkpoint's two files leaves the second."""
+    folder = store.RunFolder(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    for t in (1, 2, 3):
+        folder.save_round(t, {"w.values": torch.ones(1)}, {"models": {}})
+        (tmp_path / "checkpoints" / "last-1.json").unlink(missing_ok=True)
+    (tmp_path / "checkpoints" / "last-4.safetensors").write_bytes(b"its JSON comes next")
+    folder.tidy()
+    assert files(tmp_path, "safetensors") == {"last-2", "last-3", "last-4"}
+
+
 def test_a_model_of_a_discarded_history_is_not_tested(tmp_path, monkeypatch) -> None:
     """With a quorum, a second try of a round need not be as good as the first, which is gone."""
     original = store.RunFolder.save_round

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests_tiny import TINY
 
+import toy_task
 from autofedavg.experiment.folder import Ledger
 from deployed import assert_same_run, environment_of
 
@@ -128,12 +129,18 @@ def test_without_the_package_its_run_names_the_method(study, say) -> None:
 
 
 @pytest.mark.engine
-def test_on_flare_it_gives_the_same_bits(with_package, study, command, tmp_path) -> None:
+def test_on_flare_it_gives_the_same_bits(packages, command, tmp_path, monkeypatch) -> None:
+    """The method of one package on the task of another, which needs no MONAI."""
     pytest.importorskip("nvflare", reason="the extra `flare` is not installed")
-    only = ("run", study, "--only", "row-0", "--threads", 1)
+    paths = [str(packages), toy_task.install(tmp_path / "toys")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    row = '[[run]]\nname = "row-0"\nmethod = { name = "acme-power", power = 0.3 }\n'
+    study = tmp_path / "toys.toml"
+    study.write_text(toy_task.STUDY.replace("rounds = 1", "rounds = 2") + row)
+    only = ("run", study, "--threads", 1)
     for engine in ("simulator", "flare"):
         done = command(*only, "--engine", engine, "--out", tmp_path / engine, timeout=800)
         assert done.returncode == 0, done.stderr
-    here, there = (tmp_path / engine / "acme/row-0/seed-0" for engine in ("simulator", "flare"))
+    here, there = (tmp_path / engine / "toys/row-0/seed-0" for engine in ("simulator", "flare"))
     assert_same_run(here, there)
     assert environment_of(there)["engine"] == "flare"

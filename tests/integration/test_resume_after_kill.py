@@ -1,16 +1,17 @@
 """`kill -9` at random moments, `resume` each time: the same bits as a run never killed."""
 
 import json
-import os
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 from tests_tiny import TINY
+
+import warm
+from loader_runs import train_fedbn
 
 PER_KILL = 12  # rounds
 MANY = 150  # of runs whose rounds take milliseconds
@@ -61,10 +62,25 @@ def draw() -> random.Random:
 
 
 @pytest.fixture
+def forked(tmp_path):
+    """The command in a process that has the libraries; killed at the end whatever happens."""
+    running = []
+
+    def begun(*arguments: object) -> warm.Forked:
+        running.append(warm.command(*arguments, log=tmp_path / "log"))
+        return running[-1]
+
+    yield begun
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
 def kill(draw):
     """Kills a process soon after a run folder has so many rounds."""
 
-    def soon(process: subprocess.Popen, folder: Path, rounds: int) -> None:
+    def soon(process: subprocess.Popen | warm.Forked, folder: Path, rounds: int) -> None:
         while lines(folder) < rounds and process.poll() is None:
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.15))
@@ -97,7 +113,7 @@ def test_kills_change_nothing(kills, tiny, tmp_path, command, start, kill, draw)
 
 
 @pytest.mark.timeout(600)
-def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, start, kill, draw) -> None:
+def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, forked, kill, draw) -> None:
     """A study with a row for every hook of the port, killed once in every row."""
     rows = "".join(
         f'[[run]]\nname = "{name}"\nmethod = {{ name = "{name}"{settings} }}\n'
@@ -107,16 +123,16 @@ def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, start, 
     head = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"\n', "")
     study.write_text(head.replace('name = "synthetic"', 'name = "synthetic"\nproxy = 3') + rows)
     often = ["run", study, "--set", f"rounds={SHORT}", "--out"]
-    done = command(*often, tmp_path / "whole")
-    assert done.returncode == 0, done.stderr
+    done = forked(*often, tmp_path / "whole")
+    assert done.wait(240) == 0, done.communicate()
 
     home = tmp_path / "killed" / "tiny"
     todo = [*often, tmp_path / "killed"]
     for name in HOOKS:
-        kill(start(*todo), home / name / "seed-0", draw.randint(2, SHORT // 2))
+        kill(forked(*todo), home / name / "seed-0", draw.randint(2, SHORT // 2))
         todo = ["resume", home]
-    last = command(*todo)
-    assert last.returncode == 0, last.stderr
+    last = forked(*todo)
+    assert last.wait(240) == 0, last.communicate()
     for name, (_, held) in HOOKS.items():
         expected = outcome(tmp_path / "whole" / "tiny" / name / "seed-0")
         state = expected["models"][f"last-{SHORT}.safetensors"]
@@ -124,26 +140,12 @@ def test_kills_change_nothing_whatever_a_method_keeps(tmp_path, command, start, 
         assert outcome(home / name / "seed-0") == expected, name
 
 
-FEDBN = """
-import sys
-from pathlib import Path
-
-from autofedavg.methods import METHODS
-from loader_runs import train
-
-train(Path(sys.argv[1]), METHODS["fedbn"](), rounds=int(sys.argv[2]))
-"""
-
-
 @pytest.mark.timeout(600)
 def test_a_kill_changes_nothing_of_the_entries_that_stay_at_sites(tmp_path, kill, draw) -> None:
     """FedBN on a network with batch normalisation, by `federate`, which resumes by itself."""
-    paths = [str(Path(__file__).parents[1]), *sys.path]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
-    def begun(folder: Path) -> subprocess.Popen:
-        given = [sys.executable, "-c", FEDBN, str(folder), str(MANY)]
-        return subprocess.Popen(given, env=variables, stdout=subprocess.DEVNULL)
+    def begun(folder: Path) -> warm.Forked:
+        return warm.Forked(train_fedbn, folder, MANY, log=tmp_path / "log")
 
     assert begun(tmp_path / "whole").wait(240) == 0
     killed = tmp_path / "killed"

@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from slow_motion import resting, rounds_of
+
 
 def ask(url: str, path: str = "/", method: str = "GET", **headers) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", urlsplit(url).port, timeout=20)
@@ -58,16 +60,17 @@ def test_started_first_it_shows_a_run_from_its_first_round_to_its_end(
     assert "No report yet" in ask(url)[1]
     assert version(url)["state"] == "waiting"
     run = start("run", tiny, "--only", "fedavg", "--set", "rounds=999", "--out", tmp_path / "runs")
-    first = wait_for(lambda: rounds_shown(url))
-    state = version(url)
-    assert state["state"] == "running"
-    later = wait_for(lambda: [t for t in rounds_shown(url) if t > max(first)])
-    assert version(url)["version"] != state["version"]
+    folder = tmp_path / "runs/tiny/fedavg/seed-0"
+    with resting(run, folder, 1):
+        first = wait_for(lambda: rounds_shown(url))
+        state = wait_for(lambda: (now := version(url))["state"] == "running" and now)
+    with resting(run, folder, max(first) + 1):
+        later = wait_for(lambda: [t for t in rounds_shown(url) if t > max(first)])
+        assert version(url)["version"] != state["version"]
     run.send_signal(signal.SIGINT)
     assert run.wait(60) == 130
     wait_for(lambda: version(url)["state"] == "finished")
-    done = (tmp_path / "runs/tiny/fedavg/seed-0/rounds.jsonl").read_bytes().count(b"\n")
-    assert max(rounds_shown(url)) == done >= max(later)
+    assert max(rounds_shown(url)) == rounds_of(folder) >= max(later)
     assert version(url)["problem"] is None
     server.send_signal(signal.SIGTERM)
     out, err = server.communicate(timeout=20)

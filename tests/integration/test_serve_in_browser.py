@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from autofedavg.monitor.serve.serving import serve
+from slow_motion import resting, rounds_of
 
 pytestmark = pytest.mark.browser
 FEW = 15_000  # milliseconds
@@ -28,28 +29,30 @@ def test_new_rounds_appear_without_a_reload(tiny, tmp_path, start, serving, open
     page.wait_for_selector("text=No report yet")
     row = ("--only", "n-dirichlet", "--set", "rounds=999")
     run = start("run", tiny, *row, "--out", tmp_path / "runs")
-    page.wait_for_selector("main:has-text('of 999')", timeout=90_000)
-    page.evaluate("window.untouched = true")
-    shown = [rounds_of(page)]
+    folder = tmp_path / "runs/tiny/n-dirichlet/seed-0"
+    with resting(run, folder, 1):
+        page.wait_for_selector("main:has-text('of 999')", timeout=90_000)
+        page.evaluate("window.untouched = true")
+        shown = [round_shown(page)]
     for _ in range(2):
-        page.wait_for_function(
-            "t => /round (\\d+) of 999/.exec(document.getElementById('report').innerText)[1] > t",
-            arg=shown[-1],
-            timeout=60_000,
-        )
-        shown.append(rounds_of(page))
-        status(page, "live, updated")
+        with resting(run, folder, shown[-1] + 1):
+            page.wait_for_function(
+                "t => /round (\\d+) of 999/.exec(report.innerText)[1] > t",
+                arg=shown[-1],
+                timeout=60_000,
+            )
+            shown.append(round_shown(page))
+            status(page, "live, updated")
     run.send_signal(signal.SIGINT)
     status(page, "finished, updated", 60_000)
-    done = (tmp_path / "runs/tiny/n-dirichlet/seed-0/rounds.jsonl").read_bytes().count(b"\n")
-    assert rounds_of(page) == done >= shown[-1]
+    assert round_shown(page) == rounds_of(folder) >= shown[-1]
     assert page.evaluate("window.untouched"), "the page has not been loaded anew"
     assert page.errors == []
     assert [said for said in page.console if said.startswith(("error", "warning"))] == []
     assert {urlsplit(asked).netloc for asked in page.requests} == {urlsplit(url).netloc}
 
 
-def rounds_of(page) -> int:
+def round_shown(page) -> int:
     return int(re.search(r"round (\d+) of 999", page.inner_text("main"))[1])
 
 

@@ -60,8 +60,7 @@ class CheckpointNames:
 
     def rounds(self) -> list[int]:
         """Rounds with a checkpoint, in order; files of other names are somebody else's."""
-        found = [_LAST.fullmatch(path.stem) for path in self.folder.glob("last-*.json")]
-        return sorted(int(name[1]) for name in found if name)
+        return self._rounds("last-*.json")
 
     def models(self) -> list[str]:
         """Names of all files of models, those that no checkpoint names any more among them."""
@@ -100,5 +99,11 @@ class CheckpointNames:
         """Names of files that nothing goes back to: older than the last `kept` checkpoints."""
         rounds = self.rounds()
         needed = {s for t in rounds[-kept:] for s in (self.held(t) or {}).values()}
-        old = [f"last-{t}" for t in rounds[:-kept]]
+        # Their tensors too where a kill came after the removal of the JSON.
+        there = self._rounds("last-*.json", "last-*.safetensors")
+        old = [f"last-{t}" for t in there if t < min(rounds[-kept:], default=0)]
         return [*old, *(stem for stem in self.models() if stem not in needed)]
+
+    def _rounds(self, *patterns: str) -> list[int]:
+        stems = {path.stem for pattern in patterns for path in self.folder.glob(pattern)}
+        return sorted(int(name[1]) for stem in stems if (name := _LAST.fullmatch(stem)))

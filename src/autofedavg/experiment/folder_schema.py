@@ -66,8 +66,12 @@ def _job(value: Any) -> bool:
     return _fits(value, [(_none, _count)]) and len(value) == 2 and value[1] is not None
 
 
-_measured = (_none, float, _number)  # maybe not finite: training can go wrong, and that is shown
-_weights = (_none, [(*_measured, [_measured])])  # one for each site, or a list of one a layer
+def _measured(value: Any) -> bool:
+    """Maybe not finite: training can go wrong, and that is shown."""
+    return value is None or type(value) is float or _number(value)
+
+
+_weights = (_none, [(_measured, [_measured])])  # one for each site, or a list of one a layer
 _scored = (_none, {"mean": _measured, "sites": (_none, {str: _measured})})
 _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
 _verdict = {"gain!": _number, "error!": _number, "paid!": bool, "next!": _count,

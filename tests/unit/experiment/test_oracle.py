@@ -4,17 +4,19 @@ A network is a point, or two; a case is a target, and its loss half the squared 
 """
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from autofedavg.core.bank import Bank, Layout
+from autofedavg.core.constraints import Softmax
 from autofedavg.core.errors import ConfigError, DataError, FederationError
 from autofedavg.core.problem import CaseScore, Problem
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Training
-from autofedavg.experiment.oracle import Fit, Oracle, times_asked
+from autofedavg.experiment.oracle import BETAS, Fit, Oracle, Weights, times_asked
 from autofedavg.federation.messages import NoReply
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -221,6 +223,30 @@ def test_requests_are_those_that_a_site_s_policy_expects():
         said = [{k: v for k, v in facts.items() if k != "t"} for facts in sent]
         assert all(one in wanted[verb] for one in said)
         assert all(said.count(one) <= times_asked(verb, 1, 3) for one in wanted[verb])
+
+
+def test_steps_are_those_of_pytorch_s_adam_and_its_cosine_bit_for_bit():
+    """On slopes that are noise: the classes, which the run does not import, as reference."""
+    steps, draw = 25, torch.Generator().manual_seed(0)
+    start = torch.randn(3, generator=draw, dtype=torch.float64)
+    slopes = torch.randn(steps, 3, generator=draw, dtype=torch.float64)
+    theta = start.clone().requires_grad_()
+    adam = torch.optim.Adam([theta], 0.3, BETAS, foreach=False)
+    slower = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
+    for slope in slopes:
+        theta.grad = theta.detach() - (theta.detach() - slope)
+        adam.step()
+        slower.step()
+
+    class Noise(Weights):
+        def mixture(self, _, theta):
+            step = lambda *_: theta - next(given)  # noqa: E731
+            return SimpleNamespace(w=bank()["A"], step=step)
+
+    given = iter(slopes)
+    made = oracle(scattered(), fit=Fit(steps=steps, rate=0.3))
+    found = made._theta(Noise(Softmax(), None, start), bank(), 0)
+    assert torch.equal(found, theta.detach())
 
 
 def test_a_tick_for_every_step_and_score():

@@ -54,16 +54,16 @@ class WireTap(DirectFleet):
         trained, gradient = client.blind.trained, client.blind.gradient
         secrets = self.secrets[name]
 
-        def on_trained(job, start, model, loss, t):
+        def on_trained(job, start, model, t, loss, price):
             secrets[f"w of round {t}"] = model.values.clone()
             secrets[f"step of round {t}"] = (model.values - start.values).clone()
             secrets[f"theta of round {t}"] = job.state["theta"].clone()
             secrets[f"loss of round {t}"] = torch.tensor([loss], dtype=torch.float64)
-            reply = trained(job, start, model, loss, t)
+            reply = trained(job, start, model, t, loss, price)
             self.content[name, "local_train", t] = client.client_state.masks.done[1]
             return reply
 
-        def on_gradient(message, differentiate, n):
+        def on_gradient(message, differentiate, price=None):
             t, taken = message.facts["t"], []
 
             def listening(s):
@@ -71,7 +71,7 @@ class WireTap(DirectFleet):
                 taken.append(found.clone())
                 return found, loss
 
-            reply = gradient(message, listening, n)
+            reply = gradient(message, listening, price)
             secrets[f"gradient of round {t}"] = torch.stack(taken).mean(dim=0)
             return reply
 
