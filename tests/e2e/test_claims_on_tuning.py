@@ -1,5 +1,6 @@
 """What the documentation says of equal tuning is what the published trials and runs say."""
 
+import re
 import shutil
 import statistics
 
@@ -80,3 +81,34 @@ def test_what_the_guide_says_of_the_trials(trials, rebuild) -> None:
         best[name] for name in ("fedavgm", "fedadagrad", "fedadam", "fedexp", "fedyogi", "ima")
     )
     assert f"{steps[0]} to {steps[-1]} on validation cases, FedAvg {fedavg}" in text
+
+
+def test_what_the_tuned_rows_show(rebuild) -> None:
+    text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
+    home = published(TUNED)
+    rows = sorted(path.name for path in home.iterdir() if path.is_dir())
+    assert f"So far {len(rows)} of the 37 rows are complete" in text
+    assert all(Ledger(home / row / f"seed-{seed}").finished for row in rows for seed in range(3))
+    listed = re.findall(r"\| (.+?) \|.*\| (\d+\.\d\d)†? ± ", rebuild.tables(TUNED)["scores"])
+    scores = {row: float(re.sub("[*]", "", score)) for row, score in listed}
+    even, fedavg, median = (scores[row] for row in ("Multi-Krum", "FedAvg", "Coordinate median"))
+    assert f"Even weights (Multi-Krum) have {even:.2f}, FedAvg {fedavg:.2f}" in text
+    assert (
+        f"coordinate median has {median:.2f}, even weights {even:.2f} and FedAvg {fedavg:.2f}"
+        in guide
+    )
+    steps = [
+        scores[row] for row in ("FedAvgM", "FedAdagrad", "FedAdam", "FedExP", "FedYogi", "IMA")
+    ]
+    assert f"Server steps do not help: {min(steps):.2f} to {max(steps):.2f}" in text
+    assert f"The geometric median weighs by size and falls to {min(scores.values()):.2f}" in text
+    seeds = rebuild.tables(TUNED)["seeds"]
+    assert "above FedAvg: Coordinate median; Trimmed mean, and below FedAvg: none" in seeds
+    near = ("FedCE", "Auto-FedAvg", "Multi-Krum", "FLTrust")
+    lines = [re.findall(r"[-+]?\d+\.\d+", line)
+             for line in seeds.splitlines() if line[2:].split(" |")[0] in near]  # fmt: skip
+    assert len(lines) == len(near)
+    assert all(float(low) > 0 for _, low, *_ in lines)
+    gains, holm = [float(line[0]) for line in lines], [float(line[-1]) for line in lines]
+    assert f"{min(gains):.1f} to {max(gains):.1f} points above it" in text
+    assert f"have p = {min(holm):.3f} to {max(holm):.3f}" in text
