@@ -161,7 +161,7 @@ def test_what_the_skew_section_says_is_repeated(rebuild) -> None:
     """These sentences are held by the tests of docs/reproduction.md."""
     text, whole = words(PAGE), words("docs/reproduction.md")
     (five,) = re.findall(r"S = 100 is (\S+ ± \S+) points above FedAvg after five rounds", whole)
-    (twenty,) = re.findall(r"and (\S+ ± \S+) after twenty\. Even", whole)
+    (twenty,) = re.findall(r"after ten and (\S+ ± \S+) after twenty\.", whole)
     assert f"is {five} points above FedAvg after five rounds, and {twenty} after twenty" in text
     (late,) = re.findall(r"on average (\S+) points below FedAvg, and below", whole)
     assert f"they are {late} points below FedAvg on average, with one seed" in text
