@@ -8,7 +8,8 @@ back gives the same reply.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import Tensor
@@ -174,11 +175,32 @@ class ClientGroup:
         return list(self._clients)
 
     def answer(self, verb: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        answers: dict[str, Message] = {}
         with every_state_kept():  # once for all of them: it costs as much as seeding does
-            return {name: self._answer(name, verb, message) for name, message in messages.items()}
+            for name, message in messages.items():
+                with error_as_reply(answers, name):
+                    answers[name] = self._clients[name].answer(verb, message)
+        return answers
 
-    def _answer(self, name: str, verb: str, message: Message) -> Message:
-        try:
-            return self._clients[name].answer(verb, message)
-        except AutoFedAvgError as error:
-            return Message({}, error_facts(error))
+    def trainings(
+        self, messages: Mapping[str, Message], answers: dict[str, Message]
+    ) -> dict[str, LocalTraining]:
+        """The local trainings that clients are asked for; one that cannot be done is answered."""
+        found: dict[str, LocalTraining] = {}
+        for name, message in messages.items():
+            with error_as_reply(answers, name):
+                job = self._clients[name].training_of(message)
+                if isinstance(job, Message):
+                    answers[name] = job
+                else:
+                    found[name] = job
+        return found
+
+
+@contextmanager
+def error_as_reply(answers: dict[str, Message], name: str) -> Iterator[None]:
+    """Makes an error the reply of one client; the others go on."""
+    try:
+        yield
+    except AutoFedAvgError as error:
+        answers[name] = Message({}, error_facts(error))

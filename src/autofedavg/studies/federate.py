@@ -153,16 +153,17 @@ def federate(
             _refuse_another_run(folder.path, tomllib.loads(config), seed)
         asked = machine or Machine()
         used = machine_of(folder.path, asked) if known else asked.resolved()
-        given_clients = (problem, training, Seeds(seed), used, quorum, exchange)
-        with clients(*given_clients, privacy=privacy) as federation:
+        with clients(
+            problem, training, Seeds(seed), used, quorum, exchange, privacy=privacy
+        ) as federation:
             w0, layout = problem.initial(Seeds(seed))
             if not known:
                 layers = chosen.layer_names(layout)
                 about = about_run(used, federation, seed, _data(problem), METRIC, layers=layers)
                 RunFolder.create(folder.path, config, about)
             with folder.lock():
-                run = (chosen, general, federation, layout, METRIC, folder)
-                RunLoop(*run, privacy=privacy).run(w0, watch)
+                loop = RunLoop(chosen, general, federation, layout, METRIC, folder, privacy=privacy)
+                loop.run(w0, watch)
         lines = folder.rounds()
         tested = f"{KINDS[select]}-global"
         trained = None

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from operator import methodcaller
 from typing import cast
 
 import torch
 
-from autofedavg.core.errors import AutoFedAvgError, error_facts
 from autofedavg.core.problem import LocalData
 from autofedavg.core.seeds import Seeds, every_state_kept
 from autofedavg.core.trainer import Batch, LocalTrainer, Training
 from autofedavg.engines.simulator.lanes import Lane
 from autofedavg.engines.simulator.room import MOST, Memory, Room
 from autofedavg.engines.simulator.turns import Job, Pause, in_turns
-from autofedavg.federation.client import Client, ClientGroup
-from autofedavg.federation.local_training import LocalTraining
+from autofedavg.federation.client import Client, ClientGroup, error_as_reply
 from autofedavg.federation.messages import Message, refuse_unknown
 
 LEARNING = ("update_beta", "differentiate", "masked_gradient")  # gradients, but no training
@@ -76,14 +74,7 @@ class OverlappedGroup(ClientGroup):
         return {name: answers[name] for name in messages}
 
     def _train(self, messages: Mapping[str, Message], answers: dict[str, Message]) -> None:
-        trainings: dict[str, LocalTraining] = {}
-        for name, message in messages.items():
-            with error_as_reply(answers, name):
-                found = self._clients[name].training_of(message)
-                if isinstance(found, Message):
-                    answers[name] = found
-                else:
-                    trainings[name] = found
+        trainings = self.trainings(messages, answers)
         # The longest ones first, so that all end at about the same time.
         order = sorted(trainings, key=lambda name: -self._steps(name, trainings[name].training))
         jobs = [self._job(name, methodcaller("train", trainings[name]), answers) for name in order]
@@ -123,15 +114,6 @@ class OverlappedGroup(ClientGroup):
         client.trainer = lane.trainer
         client.data = cast(LocalData, _Paced(client.data, lane, pause))
         return client
-
-
-@contextmanager
-def error_as_reply(answers: dict[str, Message], name: str) -> Iterator[None]:
-    """Makes an error the reply of one client; the others go on."""
-    try:
-        yield
-    except AutoFedAvgError as error:
-        answers[name] = Message({}, error_facts(error))
 
 
 class _Paced:

@@ -18,16 +18,12 @@ from autofedavg.core.layout import no_counters
 from autofedavg.core.local_rules import Plain, Prox
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.trainer import Training
-from autofedavg.engines.simulator.overlapping import (
-    OverlappedGroup,
-    error_as_reply,
-    why_not_overlapped,
-)
+from autofedavg.engines.simulator.overlapping import OverlappedGroup, why_not_overlapped
 from autofedavg.engines.simulator.stackable import layers_in, pictures_of, why_not_together
 from autofedavg.engines.simulator.stacked.layers import fits
 from autofedavg.engines.simulator.stacked.samples import Samples
 from autofedavg.engines.simulator.stacked.schedule import slots_for
-from autofedavg.federation.client import Client, ClientGroup
+from autofedavg.federation.client import Client, ClientGroup, error_as_reply
 from autofedavg.federation.local_training import LocalTraining
 from autofedavg.federation.messages import Message
 from autofedavg.tasks.cifar.pictures import BatchPlan
@@ -126,13 +122,8 @@ class StackedGroup(ClientGroup):
         """Carries out local trainings: those that differ only in models and data, together."""
         answers: dict[str, Message] = {}
         alike: dict[tuple[Any, ...], dict[str, LocalTraining]] = {}
-        for name, message in messages.items():
-            with error_as_reply(answers, name):
-                job = self._clients[name].training_of(message)
-                if isinstance(job, Message):
-                    answers[name] = job
-                else:
-                    alike.setdefault((job.rate, job.rule, job.training, job.form), {})[name] = job
+        for name, job in self.trainings(messages, answers).items():
+            alike.setdefault((job.rate, job.rule, job.training, job.form), {})[name] = job
         for jobs in alike.values():
             if self._fits(jobs):
                 self._train(jobs, answers)
