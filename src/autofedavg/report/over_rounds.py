@@ -51,9 +51,11 @@ def tested_table(results: Results) -> Table | None:
 
 
 def rounds_table(results: Results) -> Table | None:
-    """Test score after one, two, three, five ... rounds; None where no run was tested so often."""
-    found = {row.label: on_the_way(row, WAY) for row in results.rows}
-    shown = [t for t in WAY if any(t in scores for scores in found.values())]
+    """Test score after 1, 2, 3, 5 ... rounds and the last; None where none was tested so often."""
+    curves = (curve for row in results.rows for mine in _curves(row).values() for curve in mine)
+    way = sorted({*WAY, max((curve[-1][0] for curve in curves), default=1)})
+    found = {row.label: on_the_way(row, way) for row in results.rows}
+    shown = [t for t in way if any(t in scores for scores in found.values())]
     rows = [
         (label, tuple(percent_cell(scores.get(t, ())) for t in shown))
         for label, scores in found.items()

@@ -24,12 +24,15 @@ from autofedavg.federation.settings import Exchange
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is computed. Results do not depend on it, except for `threads`.
+    """Where a run is computed.
+
+    Results depend on `threads`, and on a GPU on `workers`, both as far as sums are rounded.
 
     Attributes:
         engine: a name from `autofedavg list engines`; None for the simulator.
         device: "cpu" or "cuda"; None for the CPU.
-        workers: worker processes; None lets the engine choose.
+        workers: worker processes; None lets the engine choose. On a GPU, where one process does
+            all: sites that train side by side, 1 by default (decision 69).
         threads: threads per worker; None lets the engine choose.
         supervise: whether a real engine's job that ends early is restarted.
         wait: seconds a real engine's server waits for the sites to join.
