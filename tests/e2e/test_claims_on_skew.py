@@ -37,11 +37,14 @@ def test_learned_weights_lead_under_strong_skew(rebuild) -> None:
         line for line in rebuild.tables("bench-skew")["seeds"].splitlines()
         if line.startswith("| Auto-FedAvg-N-Softmax, S = 100 |")
     )  # fmt: skip
-    assert f"Corrected for four rows, the last has p = {line.split()[-2]}." in text
+    p = line.split()[-2]
+    assert f"Corrected for four rows, the last has p = {p}." in text
+    assert f", p = {p}). Four calls of twenty" in text
     front = words("README.md")
     early, late = (statistics.fmean(gains("n-softmax", t)) for t in (5, 20))
     blind, end = (statistics.fmean(gains("n-softmax-blind", t)) for t in (5, 20))
-    assert f"the lead is {early:.0f} points after five rounds and still {late:.1f}" in front
+    lead = f"{early:.0f} points after five rounds, and {late:.1f} after twenty (p = {p}, corrected)"
+    assert f"the lead is {lead}" in front
     assert f"without showing anyone's model, it is {blind:.0f} and {abs(end):.0f}." in front
     assert all(min(gains("n-softmax", t)) > 0 for t in range(2, 21))
     assert all(statistics.fmean(gains("fedavg-even", t)) < 0 for t in range(1, 21))
