@@ -1,6 +1,7 @@
 """`t0 = "auto"` with blind learning: whether a step paid, without showing a model or a loss."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,12 +9,14 @@ from pydantic import ValidationError
 
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.blind import BlindPlan, Lesson
+from autofedavg.core.call_schedule import CallSchedule
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation import paying_calls
 from autofedavg.federation.blind_site import BlindSite
 from autofedavg.federation.messages import Message
 from autofedavg.federation.secure_sum import SumOver
 from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.methods.shared.blind import judge
 from blind_runs import federation_of
 from judged_runs import ONE_STEP, judged
 from toy import DirectFleet, PointSite, float64, lose, mlp, norm_net, point_problem, toy_problem
@@ -106,6 +109,18 @@ def test_every_group_has_a_sketch_of_its_own():
     assert parts.shape == (4, 10)
     assert plan.length(layout) == 40
     assert all(not torch.equal(parts[0], other) for other in parts[1:])
+
+
+@pytest.mark.parametrize(("mean", "paid"), [(0.19, False), (0.21, True), (-1.0, False)])
+def test_a_step_paid_if_its_gain_exceeds_two_standard_errors(mean, paid):
+    """Four groups that deviate by 0.2: a standard error of 0.1. The step was at w of round 2."""
+    deviation = 0.2 * math.sqrt(3 / 4)
+    gains = mean + float64([deviation, deviation, -deviation, -deviation])
+    federation, calls = SimpleNamespace(), CallSchedule()
+    assert judge(federation, calls, 3, gains, 1.0) is paid
+    assert federation.verdict["error"] == pytest.approx(0.1)
+    assert federation.verdict["paid"] is paid
+    assert (calls.next, federation.verdict["next"]) == ((3, 4) if paid else (5, 6))
 
 
 def test_noise_of_a_sketch_is_no_gain():

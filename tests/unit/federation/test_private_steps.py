@@ -145,7 +145,26 @@ def test_samples_take_every_patient_with_chance_q():
     mean = sum(counts) / len(counts)
     assert mean == pytest.approx(n * q, abs=4 * (n * q * (1 - q) / len(counts)) ** 0.5)
     assert 0 in counts
-    assert release.batch(0).expected == n * q
+    assert {release.batch(s).expected for s in range(9)} == {n * q}  # whoever was found
+
+
+def test_every_step_has_noise_and_a_sample_of_its_own(monkeypatch):
+    """Noise that returned in the next step could be averaged out, or subtracted."""
+    site, taken = client(), []
+    release = site.private.training(site.training_of(Message(arrays_of(w0()), {"t": 1, "T": 3})))
+    steps = [release.batch(s) for s in range(8)]
+    noise = torch.stack([step.noise(400) for step in steps])
+    assert float((torch.corrcoef(noise) - torch.eye(8)).abs().max()) < 0.25
+    assert float(noise.std()) == pytest.approx(1.0, abs=0.1)
+    monkeypatch.setattr(
+        type(site.data), "patient_batch", lambda _, split, i, *rest: taken.append(i)
+    )
+    samples = []
+    for step in steps:
+        list(step.patients)
+        samples.append(tuple(taken))
+        taken.clear()
+    assert len(set(samples)) > 4
 
 
 def test_steps_follow_iterations_or_epochs():
