@@ -10,6 +10,7 @@ import pytest
 from autofedavg.core.accountant import epsilon
 from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError
+from autofedavg.core.seeds import Seeds
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Refused
 from autofedavg.engines.remote.site_files import SitePrivacy, SiteState, read_site_file
@@ -155,6 +156,25 @@ def test_under_a_limit_nothing_leaves_without_noise(
         return
     with pytest.raises(Refused, match=rf"limit is epsilon = 8, and this job has {lacks}$"):
         site_privacy(job, "A", *given, "machine")
+
+
+def test_another_job_data_set_or_machine_is_another_job_of_the_ledger(tmp_path: Path):
+    """Releases of one job may count in parallel, those of two never do."""
+
+    def job_in_ledger(rounds: int = 3, machine: str = "cpu, data 1") -> str:
+        values = {"task": {"name": "synthetic"}, "method": {"name": "auto-fedavg"}}
+        row = parse_run({"name": "row", "rounds": rounds, "privacy": NOISY, **values}, "here")
+        problem = toy_problem(3)
+        layout = Layout.of(problem.network())
+        job, data = Job("study", row, 0, ("A", "B", "C"), "network"), problem.sites["A"]
+        state = SiteState(tmp_path, "A")
+        steps = site_privacy(job, "A", SitePrivacy(), state, data, layout, machine)
+        how = {"t": 1, "s": 1, "data": "validation", "mode": "eval"}
+        return steps.weighing("differentiate", how, problem.initial(Seeds(0))[0]).entry.job
+
+    names = [job_in_ledger(), job_in_ledger(rounds=4), job_in_ledger(machine="cpu, data 2")]
+    assert len(set(names)) == 3
+    assert job_in_ledger() == names[0]
 
 
 def test_the_limit_is_in_the_sites_own_file(tmp_path: Path):

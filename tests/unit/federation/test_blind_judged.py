@@ -17,7 +17,7 @@ from autofedavg.federation.messages import Message
 from autofedavg.federation.secure_sum import SumOver
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.shared.blind import judge
-from blind_runs import federation_of
+from blind_runs import blind_run, federation_of, same_rounds
 from judged_runs import ONE_STEP, judged
 from toy import DirectFleet, PointSite, float64, lose, mlp, norm_net, point_problem, toy_problem
 
@@ -84,6 +84,22 @@ def test_a_step_that_did_not_pay_is_taken_back(optimiser, monkeypatch):
         assert torch.equal(done.alpha, even) == (not done.learned)
     kept = fleet.clients["A"].client_state.kept.states.values()
     assert set(max(kept, key=lambda state: int(state["t"]))) == {"theta", "seen", "t"}
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_step_is_taken_back_by_a_run_that_was_stopped_before(stop, monkeypatch):
+    """That of round 2 did not pay: round 3 takes it back, whoever computes it."""
+    never(monkeypatch)
+    problem, how = toy_problem(3, norm_net), {"t0": "auto", "show_weights": True}
+    whole = blind_run(DirectFleet(problem), problem, **how)
+    fleet = DirectFleet(problem)
+    before, after = federation_of(fleet), federation_of(fleet)
+    first = blind_run(fleet, problem, federation=before, rounds=stop, **how)
+    after.resume_personal(before.personal, before.copies())
+    rest = blind_run(fleet, problem, federation=after, after=first[-1], **how)
+    assert same_rounds(first + rest, whole)
+    assert [r.alpha.tolist() for r in first + rest] == [r.alpha.tolist() for r in whole]
+    assert not torch.equal(whole[1].alpha, whole[2].alpha)
 
 
 def test_a_site_that_was_away_takes_its_step_back_later(monkeypatch):
