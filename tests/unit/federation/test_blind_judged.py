@@ -42,6 +42,16 @@ def test_steps_pay_where_one_site_is_bad(constraint):
     assert rounds[-1].alpha[3] < rounds[1].alpha[3] < 1 / 4
 
 
+@pytest.mark.parametrize("T", [2, 3, 12, 13])
+def test_no_run_takes_more_gradients_than_check_forecasts(T):
+    """Every step pays; the models of round T are those of no gradient."""
+    fleet = hospitals(-6.0)
+    judged(fleet, T, **BLIND)
+    method = AutoFedAvg(t0="auto", learning="blind")
+    forecast = method.calls(T, fleet.clients["A"].trainer.layout)["masked_gradient"]
+    assert len(fleet.sent("masked_gradient", "A")) == forecast
+
+
 def test_no_step_pays_where_all_sites_are_alike():
     """The same data everywhere, so the same models: at most a fifth of the calls of t0 = 1."""
     fleet = hospitals(1.0)
@@ -125,6 +135,8 @@ def test_every_group_has_a_sketch_of_its_own():
     assert parts.shape == (4, 10)
     assert plan.length(layout) == 40
     assert all(not torch.equal(parts[0], other) for other in parts[1:])
+    later = site.sketched(plan, vector, 4).view(4, -1)  # nor does a round repeat another's errors
+    assert not any(torch.equal(one, other) for one, other in zip(parts, later, strict=True))
 
 
 @pytest.mark.parametrize(("mean", "paid"), [(0.19, False), (0.21, True), (-1.0, False)])

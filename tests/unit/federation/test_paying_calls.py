@@ -128,6 +128,15 @@ def test_no_step_was_taken_on_the_batches_that_judge_it(way):
     assert judging == set(range(6, 6 + BATCHES))
 
 
+@pytest.mark.parametrize("learning", ["clients", "server"])
+@pytest.mark.parametrize("learn_on", ["validation", "train", "holdout"])
+def test_a_call_is_judged_on_the_split_that_it_learns_on(learn_on, learning):
+    fleet = DirectFleet(toy_problem(3, mlp))
+    judged(fleet, 1, learn_on=learn_on, learning=learning)
+    asked = [*fleet.sent("mixture_losses"), *fleet.sent("model_losses")]
+    assert {message.facts["data"] for message in asked} == {learn_on}
+
+
 @pytest.mark.parametrize("network", [mlp, norm_net])
 @pytest.mark.parametrize("weights", ["network", "layer"])
 def test_clients_and_server_measure_the_same(weights, network):
