@@ -175,12 +175,16 @@ def test_a_killed_tuning_continues_with_the_same_bits(tuned, study, tmp_path) ->
 def test_a_trial_that_diverges_counts_and_is_not_chosen(study, tmp_path, say, at_once) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(study.read_text().replace("[3e-2]", "[1e30]"))
-    for _ in range(2):  # the second time it is not run again
+    written = []
+    for _ in range(2):
         code, printed, _ = say(
             "tune", path, "--only", "fedavg", "--out", tmp_path, "--at-once", at_once
         )
         assert code == 0
         assert "FedAvg, trial 2: no score: not finished, or training failed." in printed
+        run = tmp_path / "tiny-trials" / "fedavg.trial-2" / "seed-100"
+        written.append((run / "status.json").stat().st_mtime_ns)
+    assert written[0] == written[1]  # the second time it was not run again
     assert "# as written: trial 1, validation " in (tmp_path / "tiny-tuned.toml").read_text()
     assert say("archive", tmp_path / "tiny-trials", "--out", tmp_path / "kept")[0] == 0
     code, printed, _ = say("report", tmp_path / "kept")

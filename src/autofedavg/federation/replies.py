@@ -84,7 +84,8 @@ def number(answer: Message, fact: str) -> float:
     value = finite(given)
     if value is None or abs(value) > SCORE_BOUND:
         refused = out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
-        raise Diverging(refused.reason, refused.remedy) if fact == "loss" else refused
+        diverged = fact == "loss" and isinstance(answer.facts.get(fact), float)
+        raise Diverging(refused.reason, refused.remedy) if diverged else refused
     return value
 
 

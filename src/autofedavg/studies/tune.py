@@ -85,9 +85,9 @@ def _run_trials(
     plan: Study, home: Path, machine: Machine | None, observer: Observer | None, at_once: int
 ) -> None:
     """Runs all trials; one that diverges has no score, and does not stop the others."""
-    # All of them, before some are left out: one that diverged may have had other settings.
-    write_study_json(home, plan, (machine or Machine()).resolved())
     failed = _diverged(plan, home)
+    if failed:  # before they are left out: they may have had other settings
+        write_study_json(home, plan, (machine or Machine()).resolved())
     while True:
         left = tuple(run for run in plan.runs if run.name not in failed)
         try:

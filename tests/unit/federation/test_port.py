@@ -375,6 +375,8 @@ def nans(n):
     [
         ("local_train", lambda w0: trained(w0.values * torch.nan), True),
         ("local_train", lambda w0: trained(w0.values, facts={"loss": 1e7}), True),
+        ("local_train", lambda w0: trained(w0.values, facts={"loss": "low"}), False),
+        ("local_train", lambda w0: trained(w0.values, facts={}), False),
         ("local_train", lambda w0: trained(w0.values[1:]), False),
         ("update_beta", lambda _: Message({"theta": nans(3).double()}, {"loss": 0.1}), True),
         ("update_beta", lambda _: Message({"theta": nans(2).double()}, {"loss": 0.1}), False),
