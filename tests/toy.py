@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from string import ascii_uppercase
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +155,8 @@ def toy_site(name: str, k: int, *, dtype=torch.float32, full: bool = False) -> T
 def toy_problem(
     K: int = 3, network: Callable[..., nn.Module] = mlp, *, dtype=torch.float32, full: bool = False
 ) -> Problem:
-    sites = {"ABCDEFGH"[k]: toy_site("ABCDEFGH"[k], k, dtype=dtype, full=full) for k in range(K)}
+    names = ascii_uppercase[:K]
+    sites = {name: toy_site(name, k, dtype=dtype, full=full) for k, name in enumerate(names)}
     proxy = toy_site("server", K, dtype=dtype, full=full)
     return Problem(lambda: network(dtype), cross_entropy, sites, METRIC, proxy=proxy)
 

@@ -8,6 +8,8 @@ from autofedavg.core.ensemble import Ensemble as Ensemble
 from autofedavg.core.errors import AutoFedAvgError as AutoFedAvgError
 from autofedavg.core.errors import ConfigError as ConfigError
 from autofedavg.core.errors import DataError as DataError
+from autofedavg.core.errors import Diverged as Diverged
+from autofedavg.core.errors import DivergedReply as DivergedReply
 from autofedavg.core.errors import FederationError as FederationError
 from autofedavg.core.errors import MissingExtra as MissingExtra
 from autofedavg.core.errors import RunError as RunError

@@ -133,6 +133,17 @@ def test_workers_change_nothing_and_json_is_what_is_on_disk(say, copied):
     assert printed[0][0]["split"] == "validation"
 
 
+def test_check_counts_the_models_and_gradients_of_a_fit(say, tiny):
+    """Three families, two halves, 100 steps, 3 sites: a mixture down and a gradient up."""
+    rows = [
+        json.loads(say("check", tiny, "--set", f"ceiling={rounds}", "--json")[1])["rows"][1]
+        for rounds in ("[]", "[2]", "[1,2]")
+    ]
+    one = 3 * 2 * 100 * 2 * 3 * rows[0]["model_bytes"]
+    totals = [row["traffic"]["total"] for row in rows]
+    assert [total - totals[0] for total in totals] == [0, one, 2 * one]
+
+
 def test_pictures_have_a_ceiling_too(say, tmp_path):
     cifar10_binary(tmp_path / "data")
     (tmp_path / "pictures.toml").write_text(PICTURES.replace("ROOT", str(tmp_path / "data")))

@@ -28,6 +28,7 @@ def judged(home, row, seed, calls) -> None:
     path = home / row / f"seed-{seed}" / "rounds.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
+        line.pop("verdict", None)
         line["learned"] = line["t"] in calls
         line |= {"verdict": calls[line["t"]]} if line["t"] in calls else {}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -53,6 +54,16 @@ def test_the_table_counts_calls_and_those_that_paid(study):
     assert [cell.text for cell in cells] == texts
     assert cells[0].value == 6
     assert [cell.text for cell in others] == ["2 in 20 rounds", "10 %", "0 of 2", "0", "none", "2"]
+
+
+def test_the_last_call_that_paid_is_the_latest_of_any_finished_repeat(study):
+    judged(study, "auto", 1, {1: CALLS[1]})
+    label, cells = paying_table(read_results([study])).rows[0]
+    assert (label, cells[4].text) == ("AUTO", "round 2")  # of the first seed
+    status = study / "auto" / "seed-0" / "status.json"
+    status.write_text(json.dumps({"schema": 1, "state": "interrupted"}))
+    _, cells = paying_table(read_results([study])).rows[0]
+    assert [cell.text for cell in cells[:1] + cells[4:5]] == ["1 in 10 rounds", "round 1"]
 
 
 def test_the_figure_marks_every_call_by_whether_it_paid(study):

@@ -11,7 +11,23 @@ from autofedavg.report.figures import all_figures
 from autofedavg.report.read import read_results
 from autofedavg.report.summary import in_short
 from autofedavg.report.tables import scores_table
-from folders import write_study
+from folders import METHODS, write_study
+
+
+def test_means_of_sites_are_compared_on_the_seeds_that_both_have_too(tmp_path) -> None:
+    """Sites disclosed means alone: N-Dirichlet has seeds 0 and 1, FedAvg 1 and 2."""
+    rows = ("fedavg", "n-dirichlet")
+    methods = {row: METHODS[row] for row in rows}
+    missing = [("fedavg", 0), ("n-dirichlet", 2)]
+    home = write_study(tmp_path / "study", methods, seeds=(0, 1, 2), missing=missing)
+    for run in home.glob("*/seed-*"):
+        seed, better = int(run.name[-1]), 0.01 * (run.parent.name != "fedavg")
+        lines = [f"global,{site},test,dice,{0.1 * seed + better + 0.5},6" for site in "ABC"]
+        text = "\n".join(["model,site,split,metric,value,cases", *lines])
+        (run / "scores.csv").write_text(f"{text}\n")
+    table = differences_table(read_results([home]))
+    (cells,) = (cells for label, cells in table.rows if label == "N-DIRICHLET")
+    assert [cell.text for cell in cells[:4]] == ["+1.00"] * 4
 
 
 def test_rows_with_other_seeds_are_compared_on_those_that_both_have(tmp_path) -> None:

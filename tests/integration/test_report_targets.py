@@ -92,6 +92,19 @@ def test_a_score_that_is_the_target_reaches_it(home) -> None:
     assert texts(table)["FEDAVG"][0] == "2"
 
 
+def test_a_score_that_is_a_share_of_the_baselines_reaches_it(home) -> None:
+    """90 % of 64.4 is above 57.96 in binary fractions."""
+    write_scores(home, "test", lambda row, seed, t: {4: 0.5796, 5: 0.644}.get(t, 0.1))
+    assert texts(targets_table(read_results([home])))["FEDAVG"][0] == "4"
+
+
+def test_a_target_that_no_seed_reached_names_the_rounds_that_all_had(home) -> None:
+    """Seed 1 was not tested after round 3."""
+    write_scores(home, "test", lambda row, seed, t: 0.1 if seed == 0 or t <= 3 else None)
+    table = targets_table(replace(read_results([home]), targets=(50.0,)))
+    assert texts(table)["FEDAVG"][0] == "not reached in 3 rounds"
+
+
 def test_mean_and_range_over_seeds(home) -> None:
     write_scores(home, "test", lambda row, seed, t: 0.1 * t * (1 + seed))
     table = targets_table(read_results([home]))  # last scores 50 and 100: targets of 75

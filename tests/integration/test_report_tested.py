@@ -13,6 +13,7 @@ import vl_convert
 from autofedavg.report.draw import VERSION
 from autofedavg.report.figures import all_figures, rows, vega
 from autofedavg.report.figures.vega import thinned
+from autofedavg.report.over_rounds import rounds_table
 from autofedavg.report.read import read_results
 from folders import METHODS, write_study
 
@@ -45,6 +46,18 @@ def drawn(figure, value):
 @pytest.fixture
 def home(tmp_path):
     return write_study(tmp_path / "study", ROWS, seeds=(0, 1))
+
+
+def test_a_round_in_which_a_repeat_was_not_tested_has_no_score(home):
+    def skipped(row, seed, t):
+        return None if (row, seed, t) == ("fedavg", 1, 2) else curve(row, seed, t)
+
+    write_tests(home, skipped)
+    table = rounds_table(read_results([home]))
+    cells = dict(table.rows)
+    assert table.heads == ("1", "2", "3", "5")
+    assert [cell.value is None for cell in cells["FEDAVG"]] == [False, True, False, False]
+    assert all(cell.value is not None for cell in cells["N-DIRICHLET"])
 
 
 def test_scores_are_means_over_repeats_and_differences_those_of_the_same_seed(home):

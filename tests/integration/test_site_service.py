@@ -8,12 +8,13 @@ import pytest
 
 from autofedavg import read_study, run_study
 from autofedavg.core.bank import Layout
-from autofedavg.core.errors import ConfigError, DataError, FederationError
+from autofedavg.core.errors import ConfigError, DataError, DivergedReply, FederationError
 from autofedavg.engines.remote.server import host
 from autofedavg.engines.remote.site_files import read_site_file
 from autofedavg.engines.remote.site_service import SiteService
 from autofedavg.experiment.folder import Ledger
 from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.experiment.trial_names import diverged
 from autofedavg.federation.messages import Message, arrays_of
 from autofedavg.federation.serialization import decode
 from deployed import InProcessTransport, job_of
@@ -62,6 +63,15 @@ def test_names_of_cases_do_not_leave_with_the_scores_of_personal_models(hospital
     assert CANARY.encode() not in b"".join(transport.sent)
     rows = [row for row in Ledger(path).scores() if row.model == "personal-north"]
     assert {row.case for row in rows} == {"test-0001"}
+
+
+def test_a_divergence_at_a_site_is_known_as_one_at_the_server(hospitals, tmp_path):
+    study, files = hospitals
+    job = job_of(read_study(study, ["training.learning_rate=1e30", "test=false"]), "auto-fedavg")
+    said = r"^client \w+, local_train, round \d: failed: the loss is nan"
+    with pytest.raises(DivergedReply, match=said):
+        host(job, InProcessTransport(job, files), tmp_path / "runs")
+    assert diverged(job.folder(tmp_path / "runs"))
 
 
 def test_each_site_with_its_own_list_gives_the_numbers_of_one_list(hospitals, tmp_path):

@@ -10,13 +10,21 @@ from tests_tiny import TINY
 
 from autofedavg import cli, read_study
 from autofedavg.core.errors import ConfigError
+from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.trial_names import trial_in, validation_score
 from autofedavg.experiment.trials import plain_row
 from autofedavg.federation.port import Federation
 from autofedavg.report.trials import Trial
+from autofedavg.studies.machine import Machine
 from autofedavg.studies.observer import Observer
-from autofedavg.studies.study_file import builtin_studies, read_trials, study_path, study_values
-from autofedavg.studies.tune import _moved, _tuned, tune_study
+from autofedavg.studies.study_file import (
+    builtin_studies,
+    read_trials,
+    study_path,
+    study_values,
+    write_study_json,
+)
+from autofedavg.studies.tune import _diverged, _moved, _tuned, tune_study
 
 TUNE = """
 [tune]
@@ -167,16 +175,52 @@ def test_a_killed_tuning_continues_with_the_same_bits(tuned, study, tmp_path) ->
 def test_a_trial_that_diverges_counts_and_is_not_chosen(study, tmp_path, say, at_once) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(study.read_text().replace("[3e-2]", "[1e30]"))
-    for _ in range(2):  # the second time it is not run again
+    written = []
+    for _ in range(2):
         code, printed, _ = say(
             "tune", path, "--only", "fedavg", "--out", tmp_path, "--at-once", at_once
         )
         assert code == 0
         assert "FedAvg, trial 2: no score: not finished, or training failed." in printed
+        run = tmp_path / "tiny-trials" / "fedavg.trial-2" / "seed-100"
+        written.append((run / "status.json").stat().st_mtime_ns)
+    assert written[0] == written[1]  # the second time it was not run again
     assert "# as written: trial 1, validation " in (tmp_path / "tiny-tuned.toml").read_text()
     assert say("archive", tmp_path / "tiny-trials", "--out", tmp_path / "kept")[0] == 0
     code, printed, _ = say("report", tmp_path / "kept")
     assert "Every row has 2 trials." in printed
+
+
+def test_a_trial_that_diverges_with_any_of_its_seeds_is_not_run_on(study, tmp_path) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(study.read_text().replace("seeds = [100]", "seeds = [100, 101]"))
+    plan, _ = read_trials(path, ("fedavg",))
+    run = run_path(tmp_path, "fedavg.trial-2", 101)
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text("test = false\n")
+    (run / "status.json").write_text('{"state": "failed", "kind": "Diverged", "error": "nan"}')
+    assert _diverged(plan, tmp_path) == {"fedavg.trial-2"}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_trials_of_other_values_are_not_taken_for_those_of_the_study(
+    study, tmp_path, say, failed
+) -> None:
+    """Someone tunes, changes the ranges and tunes again: one that diverged is no exception."""
+    path, text = tmp_path / "tiny.toml", study.read_text()
+    path.write_text(text)
+    plan, _ = read_trials(path, ("fedavg",))
+    home = tmp_path / plan.name
+    write_study_json(home, plan, Machine().resolved())
+    if failed:
+        run = run_path(home, "fedavg.trial-2", 100)
+        run.mkdir(parents=True)
+        (run / "config.toml").write_text("test = false\n")
+        (run / "status.json").write_text('{"state": "failed", "kind": "Diverged", "error": "nan"}')
+    path.write_text(text.replace("[3e-2]", "[1e-2]"))
+    code, _, err = say("tune", path, "--only", "fedavg", "--out", tmp_path)
+    assert code == 1
+    assert "row 'fedavg.trial-2' is in this study folder with other settings" in err
 
 
 def test_a_row_whose_trials_all_fail_is_an_error(study, tmp_path, say) -> None:

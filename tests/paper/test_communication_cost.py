@@ -7,7 +7,9 @@ import pytest
 from torch import nn
 
 from autofedavg.algorithm import Round
+from autofedavg.core.bank import Layout
 from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
 from toy import DirectFleet, toy_problem
@@ -139,6 +141,17 @@ def test_several_steps_a_message_save_messages_and_the_models_stay_the_same(m, m
     assert learned["update_beta"].calls == 2 * messages
     assert arrays_sent(transport, "update_beta") == 2 * messages * 3 * 3 * BETA_BYTES
     assert learned["share_models"].down == plain["share_models"].down
+
+
+@pytest.mark.parametrize("up", ["float32", "bfloat16", "difference"])
+def test_blind_sums_come_up_whole_however_models_do(up):
+    """Integers of 4 bytes: an encoding of FedAvg's models saves nothing on them."""
+    layout, T, calls = Layout.of(nn.Linear(255, 256)), 10, 10
+    method = AutoFedAvg(learning="blind", sketch=1024)
+    found = method.ways_of_learning(layout, T, 4, Exchange(up=up))["blind"]
+    bytes_up = {"float32": 4, "bfloat16": 2, "difference": 1 + 4 / 128}[up] * layout.size
+    more = calls * 8 * 1024 + T * (4 * layout.size - bytes_up)
+    assert found == pytest.approx(more / (T * (4 * layout.size + bytes_up)))
 
 
 def test_layer_wise_beta_costs_p_numbers_instead_of_one():

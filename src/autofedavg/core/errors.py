@@ -4,8 +4,10 @@ AutoFedAvgError
 ├── ConfigError       a study or a setting is wrong
 ├── DataError         data is missing, damaged or does not fit together
 ├── FederationError   a client did not answer, or answered something that cannot be used
+│   └── DivergedReply a client's training has diverged, as the server sees it
 ├── RunError          a run folder, a checkpoint or the machine failed
 ├── TrainingError     training at a client went wrong; says nothing of its data
+│   └── Diverged      training has diverged: numbers are not finite, or beyond all reason
 └── MissingExtra      an optional package is not installed
 """
 
@@ -57,12 +59,20 @@ class FederationError(AutoFedAvgError):
         super().__init__(what, where=place, remedy=remedy)
 
 
+class DivergedReply(FederationError):
+    """A client sent numbers that are not finite, or a loss beyond all reason."""
+
+
 class RunError(AutoFedAvgError):
     """A run folder, a checkpoint or the machine failed."""
 
 
 class TrainingError(AutoFedAvgError):
     """Training at a client went wrong; holds no name of a file or a case, so it may be sent on."""
+
+
+class Diverged(TrainingError):
+    """Training has diverged; the same settings would end so again."""
 
 
 class MissingExtra(AutoFedAvgError):
@@ -76,7 +86,10 @@ LONGEST = 300  # characters of what another machine says, in an error
 
 _CARRIED: dict[str, type[AutoFedAvgError]] = {
     kind.__name__: kind
-    for kind in (AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError, TrainingError)
+    for kind in (
+        *(AutoFedAvgError, ConfigError, DataError, MissingExtra, RunError),
+        *(TrainingError, Diverged),
+    )
 }
 
 

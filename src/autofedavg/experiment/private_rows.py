@@ -20,6 +20,7 @@ from autofedavg.core.problem import LocalData, PatientData, Problem
 from autofedavg.core.trainer import Training
 from autofedavg.federation.ledger import Account
 from autofedavg.federation.private_steps import PRIVATE_RULES, steps_of
+from autofedavg.federation.spending import WEIGHING
 from autofedavg.methods.base import Method
 
 NOT_COVERED = (
@@ -55,7 +56,7 @@ def refuse_private(privacy: Privacy, method: Method, network: nn.Module, T: int)
     calls = {call for round_ in asked for call, facts in round_.items() if facts}
     trainings = [facts for round_ in asked for facts in round_.get("local_train", [])]
     wrong = []
-    if privacy.theta and not calls & {"update_beta", "differentiate", "masked_gradient"}:
+    if privacy.theta and not calls & WEIGHING:
         wrong.append("theta_clip has no effect: the method asks sites for no step on beta")
     if calls & {"mixture_losses", "model_losses"}:
         wrong.append("t0 = 'auto' judges calls by losses, which no noise covers")

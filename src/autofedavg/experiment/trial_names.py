@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from autofedavg.core.errors import Diverged, DivergedReply
 from autofedavg.experiment.folder import Ledger, read_toml
 
 _TRIAL = re.compile(r"(?P<row>.+)\.trial-(?P<number>[1-9]\d*)")
 AS_WRITTEN = "as written"
-NOT_FINITE = "not finite"  # what the port says of replies of a client that diverged
+DIVERGED = (Diverged.__name__, DivergedReply.__name__)  # kinds of error, as status.json has them
 
 
 def trial_name(row: str, number: int) -> str:
@@ -53,13 +54,12 @@ def _mark(number: int) -> str:
 
 
 def diverged(run: Path) -> bool:
-    """Whether this is a trial in which training failed: a result, which has no score.
+    """Whether this is a trial in which training diverged: a result, which has no score.
 
-    A client that was killed is not one: the run can be resumed.
+    Other failures are not one: a client that was killed can be resumed, wrong data mended.
     """
     outcome = Ledger(run).outcome() if (run / "status.json").exists() else {}
-    why = outcome.get("kind") == "TrainingError" or NOT_FINITE in outcome.get("error", "")
-    failed = outcome.get("state") == "failed" and why
+    failed = outcome.get("state") == "failed" and outcome.get("kind") in DIVERGED
     return failed and read_toml(run / "config.toml").get("test") is False
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from autofedavg.core.errors import FederationError, from_outside
+from autofedavg.core.errors import DivergedReply, FederationError, from_outside
 from autofedavg.federation.messages import Message, NoReply, Traffic, Transport, total_bytes
-from autofedavg.federation.replies import BadReply, refuse_error, size_of
+from autofedavg.federation.replies import BadReply, Diverging, refuse_error, size_of
 from autofedavg.federation.settings import Exchange
 from autofedavg.federation.spending import Spending
 
@@ -91,8 +91,10 @@ class Ask(Generic[Answer]):
     def seconds(self) -> float:
         return time.perf_counter() - self._started
 
-    def error(self, site: str, what: str, remedy: str) -> FederationError:
-        return FederationError(what, client=site, call=self.call, round=self.t, remedy=remedy)
+    def error(
+        self, site: str, what: str, remedy: str, kind: type[FederationError] = FederationError
+    ) -> FederationError:
+        return kind(what, client=site, call=self.call, round=self.t, remedy=remedy)
 
 
 class Calls:
@@ -188,7 +190,8 @@ class Calls:
             return more
         except BadReply as bad:
             if self.exchange.bad_answers == "fail":
-                raise bad.error or ask.error(name, bad.reason, bad.remedy) from bad
+                kind = DivergedReply if isinstance(bad, Diverging) else FederationError
+                raise bad.error or ask.error(name, bad.reason, bad.remedy, kind) from bad
             self._happened(ask, name, "dropped", bad.reason)
             ask.gone[name] = f"was dropped ({bad.reason})"
             return None

@@ -12,7 +12,7 @@ from autofedavg import algorithm
 from autofedavg.core.bank import Model
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.constraints import constraint
-from autofedavg.core.errors import DataError, TrainingError
+from autofedavg.core.errors import DataError, Diverged, TrainingError
 from autofedavg.core.problem import LocalData
 from autofedavg.core.seeds import Purpose, Seeds, global_seed
 from autofedavg.core.site import Facts
@@ -172,7 +172,7 @@ class LearningClient(ScoringClient):
         if not math.isfinite(mean):
             bad = (~torch.isfinite(losses)).nonzero()
             step = int(bad[0]) + 1 if len(bad) else steps
-            raise TrainingError(
+            raise Diverged(
                 f"the loss is {float(losses[step - 1])}",
                 where=f"client {self.site}, {place}, step {first + step - 1}",
                 remedy="lower training.learning_rate, or look at this site's images and labels",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from autofedavg.core.errors import TrainingError
+from autofedavg.core.errors import Diverged
 
 EXACT_SITES = 16  # up to so many sites the steps are 2^-24
 NARROW, WIDE = torch.int32, torch.int64
@@ -35,12 +35,12 @@ def to_fixed(values: Tensor, kind: torch.dtype, K: int, where: str, remedy: str)
     """Numbers as integers for a sum over K sites.
 
     Raises:
-        TrainingError: one is too large or not finite; it is never wrapped silently.
+        Diverged: one is too large or not finite; it is never wrapped silently.
     """
     most, found = largest(kind, K), values.double()
     size = float(found.abs().max()) if found.numel() else 0.0
     if not size <= most:
-        raise TrainingError(
+        raise Diverged(
             f"a number of {size:.3g} is beyond {most:.3g}, the limit of a masked sum over {K} "
             f"sites; {remedy}",
             where=where,

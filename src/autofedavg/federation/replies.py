@@ -33,6 +33,7 @@ LONGEST_NAME = 200  # characters of a case's or a metric's
 MOST_METRICS = 1000
 MOST_CLASSES, MOST_CASES = 10_000, 10**9
 LOST = "has lost the personal model that it is to score"
+DIVERGED = "diverged"  # next to an error's text: that training at the site has diverged
 SAME_STUDY = "give every site the same study"
 Scored = TypeVar("Scored")
 
@@ -49,6 +50,10 @@ class BadReply(Exception):
     def __init__(self, reason: str, remedy: str = "", error: AutoFedAvgError | None = None) -> None:
         super().__init__(reason)
         self.reason, self.remedy, self.error = reason, remedy, error
+
+
+class Diverging(BadReply):
+    """An answer whose numbers are not finite, or a loss beyond all reason: training diverged."""
 
 
 def size_of(answer: Message) -> int:
@@ -69,7 +74,8 @@ def refuse_error(answer: Message) -> None:
     """Refuses the answer of a site that says it failed."""
     if "error" in answer.facts:
         said = from_outside(answer.facts["error"])
-        raise BadReply(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
+        kind = Diverging if answer.facts.get(DIVERGED) is True else BadReply
+        raise kind(f"failed: {said}", "look at the site's own log", error_in(answer.facts))
 
 
 def number(answer: Message, fact: str) -> float:
@@ -77,7 +83,9 @@ def number(answer: Message, fact: str) -> float:
     given = answer.facts.get(fact, math.nan)
     value = finite(given)
     if value is None or abs(value) > SCORE_BOUND:
-        raise out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
+        refused = out_of_bounds(f"its {fact}", given, value, SCORE_BOUND)
+        diverged = fact == "loss" and isinstance(answer.facts.get(fact), float)
+        raise Diverging(refused.reason, refused.remedy) if diverged else refused
     return value
 
 
@@ -123,7 +131,7 @@ def trained_model(answer: Message, start: Model, how: Encoding) -> Model:
         )
     model = opened(arrays, how, start.values.dtype, start, start.form)
     if not math.isfinite(float(model.values.sum())):
-        raise BadReply(
+        raise Diverging(
             "its trained model holds numbers that are not finite",
             "lower training.learning_rate, or look at this site's images",
         )
@@ -170,7 +178,8 @@ def theta_of(answer: Message, beta: Tensor, s: int) -> tuple[Tensor, float | Non
     fits = (theta.shape, theta.dtype) == (beta.shape, beta.dtype)
     largest = float(torch.linalg.vector_norm(theta, math.inf)) if fits else math.nan
     if not math.isfinite(largest):
-        raise BadReply(f"its beta for step {s} has a wrong shape or is not finite", remedy)
+        kind = Diverging if fits else BadReply
+        raise kind(f"its beta for step {s} has a wrong shape or is not finite", remedy)
     if largest > THETA_BOUND:
         raise BadReply(f"its beta for step {s} holds {largest:g}, beyond {THETA_BOUND:g}", remedy)
     return theta, loss
@@ -181,14 +190,10 @@ def gradient_of(
 ) -> tuple[Tensor, float | None]:
     """The gradient of step s, `length` finite numbers of the network's type; and the loss."""
     loss = loss_in(answer)
-    gradient = answer.arrays.get("gradient")
-    if (
-        gradient is None
-        or len(answer.arrays) > 1
-        or (gradient.shape, gradient.dtype) != ((length,), kind)
-        or not bool(torch.isfinite(gradient).all())
-    ):
-        raise BadReply(
+    gradient = answer.arrays.get("gradient", torch.empty(0))
+    fits = len(answer.arrays) == 1 and (gradient.shape, gradient.dtype) == ((length,), kind)
+    if not fits or not bool(torch.isfinite(gradient).all()):
+        raise (Diverging if fits else BadReply)(
             f"its gradient for step {s} is not {length} finite numbers of {kind}",
             "give every site the same study, or look at this site's images",
         )

@@ -11,6 +11,7 @@ from autofedavg.federation.messages import Message
 from autofedavg.federation.replies import LONGEST_NAME, SAME_STUDY, BadReply, finite, lacks
 
 MOST_STEPS = 10**9
+WEIGHING = frozenset({"update_beta", "differentiate", "masked_gradient"})  # steps on beta
 
 
 class Spent(NamedTuple):
@@ -29,9 +30,7 @@ class Spending:
 
     def __init__(self, privacy: Privacy = NONE) -> None:
         self._private = {"local_train"} if privacy.train else set()
-        self._private |= (
-            {"update_beta", "differentiate", "masked_gradient"} if privacy.theta else set()
-        )
+        self._private |= WEIGHING if privacy.theta else set()
         self._taken: dict[str, Counter[Spent]] = {}
 
     def private(self, call: str) -> bool:

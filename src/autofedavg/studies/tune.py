@@ -24,7 +24,12 @@ from autofedavg.report.trials import Trial, best_of, trials_in
 from autofedavg.studies.launch import run_study
 from autofedavg.studies.machine import Machine
 from autofedavg.studies.observer import Observer
-from autofedavg.studies.study_file import read_trials, study_path, study_values
+from autofedavg.studies.study_file import (
+    read_trials,
+    study_path,
+    study_values,
+    write_study_json,
+)
 from autofedavg.tasks import TASKS
 
 
@@ -81,6 +86,8 @@ def _run_trials(
 ) -> None:
     """Runs all trials; one that diverges has no score, and does not stop the others."""
     failed = _diverged(plan, home)
+    if failed:  # before they are left out: they may have had other settings
+        write_study_json(home, plan, (machine or Machine()).resolved())
     while True:
         left = tuple(run for run in plan.runs if run.name not in failed)
         try:

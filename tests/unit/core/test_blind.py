@@ -135,6 +135,22 @@ def test_moments_persist_from_round_to_round():
     }
 
 
+@pytest.mark.parametrize("optimiser", [SGD, ADAM], ids=["sgd", "adam"])
+def test_a_step_that_is_taken_back_leaves_theta_and_moments_as_they_were(optimiser):
+    plan = BlindPlan("softmax", 0.0, optimiser, groups=2)
+    sketch = Sketch.of(2, None, 0)
+    before = plan.stepped({"theta": float64([0.5])}, float64([0.3]), float64([3.0]))
+    state = {**before, "seen": float64([1.0, 0.0, 0.0, 1.0]), "t": torch.tensor(4)}
+    lesson = Lesson(float64([0.7, 0.0, 0.0, 0.2]), float64([3.0]))
+    after = lesson.step(plan, state, sketch, torch.zeros(4, dtype=torch.float64), t=5).state
+    assert not torch.equal(after["theta"], before["theta"])
+    kept = {**after, "seen": state["seen"], "t": torch.tensor(5)}
+    assert plan.undone(kept, 4) == kept  # that of another round stays
+    found = plan.undone(kept, 5)
+    assert found.keys() == {*before, "seen", "t"}
+    assert all(torch.equal(found[name], value) for name, value in before.items())
+
+
 def test_a_plan_survives_a_message():
     plan = BlindPlan("softmax", 0.5, ADAM, "tensor", 64, True)
     assert BlindPlan.of(plan.note()) == plan

@@ -28,7 +28,7 @@ def test_users_authors_methods_and_errors_are_exported() -> None:
     tree = [name for name in kinds if issubclass(getattr(errors, name), errors.AutoFedAvgError)]
     ours = [methods.METHODS[name].__name__ for name in methods.METHODS]
     assert {*USERS, *AUTHORS, *ours, *tree} <= {*autofedavg.__all__}
-    assert len(tree) == 7
+    assert len(tree) == 9
 
 
 @pytest.mark.parametrize("name", AUTHORS)

@@ -48,6 +48,17 @@ def test_inner_products_are_right_on_average_and_spread_as_they_should():
     assert 0.85 < float(found.std()) / expected < 1.15
 
 
+def test_numbers_at_the_same_place_of_every_row_do_not_meet_in_one_bucket():
+    """Networks are periodic: without shifts, a channel's numbers would all share a bucket."""
+    n, m, seeds = 32 * 32, 32, 200
+    x, y = torch.zeros(2, n, dtype=torch.float64)
+    x[::m], y[::m] = drawn(n // m, 1), drawn(n // m, 2)
+    sketch = Sketch.of(n, None, m)
+    pairs = [sketch.inner(sketch.apply(x, s), sketch.apply(y, s)) for s in range(seeds)]
+    spread = float(torch.stack(pairs).std())
+    assert spread < 2 * float(x.norm() * y.norm()) / math.sqrt(m)
+
+
 def test_another_seed_is_another_map():
     sketch, x = Sketch.of(100, None, 10), drawn(100)
     assert torch.equal(sketch.apply(x, 1), sketch.apply(x, 1))

@@ -37,6 +37,16 @@ def trainer():
         return LocalTrainer(mlp(), cross_entropy, Training(iterations=2), CPU)
 
 
+def test_a_lane_begins_with_the_random_numbers_outside_not_with_its_last_clients(trainer):
+    lane = Lane(trainer)
+    with global_seed(2), lane.open(lambda: None):
+        torch.rand(5)
+    with global_seed(3):
+        wanted = torch.rand(5)
+    with global_seed(3), lane.open(lambda: None):
+        assert torch.equal(torch.rand(5), wanted)
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     events, shared = [], Generator()

@@ -114,6 +114,19 @@ def test_answers_are_those_of_clients_who_train_one_after_another(rule, at_once)
     assert len(group._lanes) == at_once
 
 
+def test_learning_takes_no_more_lanes_than_training_had_room_for() -> None:
+    """A lane is a network, with recorded steps, in the GPU's memory."""
+    clients, _ = clients_of()
+    group = overlapped(clients, 2)
+    models = asked(clients)
+    group.answer("local_train", models)
+    how = {"t": 1, "s": 1, "data": "validation", "mode": "eval"}
+    messages = {name: Message(message.arrays, how) for name, message in models.items()}
+    answers = group.answer("differentiate", messages)
+    assert all("gradient" in answer.arrays for answer in answers.values())
+    assert len(group._lanes) == 2
+
+
 def test_steps_are_interleaved() -> None:
     clients, order = clients_of((4, 2, 3))
     overlapped(clients, 2).answer("local_train", asked(clients))

@@ -8,6 +8,7 @@ import pytest
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.site_files import SiteState, state_home
+from synced import synced_to
 
 
 def mode(path: Path) -> int:
@@ -31,6 +32,16 @@ def test_the_secret_is_drawn_once_and_for_its_user_alone(tmp_path):
         "secret": 0o600,
         "cases-test-0.csv": 0o600,
     }
+
+
+def test_the_secret_is_on_the_disk_before_it_is_used(tmp_path, monkeypatch):
+    """Another one after a loss of power would repeat requests with other noise."""
+    found = synced_to(monkeypatch)
+    state = SiteState(tmp_path, "north")
+    state.salted("a")
+    assert found == [("secret", (state.folder / "secret").read_bytes()), ("north", b"")]
+    state.salted("b")
+    assert len(found) == 2
 
 
 def test_processes_that_begin_together_have_one_secret(tmp_path):

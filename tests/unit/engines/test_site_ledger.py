@@ -1,5 +1,6 @@
 """A site's ledger on disk: whole, shared by processes, and the limit of the site's file."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -7,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from autofedavg.core.accountant import epsilon
+from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError
-from autofedavg.engines.remote.site_files import SitePrivacy, read_site_file
-from autofedavg.engines.remote.site_ledger import FileLedger
+from autofedavg.core.seeds import Seeds
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.policy import Refused
+from autofedavg.engines.remote.site_files import SitePrivacy, SiteState, read_site_file
+from autofedavg.engines.remote.site_ledger import FileLedger, site_privacy
+from autofedavg.experiment.config import parse_run
 from autofedavg.federation.ledger import BudgetError, Entry, Limit
+from synced import synced_to
+from toy import toy_problem
 
 FIRST = Entry("job", "local_train", 1, 0, "train", 0.1, 2.0, 50, "digest-1")
 
@@ -45,6 +53,55 @@ def test_processes_share_a_ledger(tmp_path: Path):
     assert path.read_text().count("\n") == 2
 
 
+def test_a_line_is_on_the_disk_before_anything_is_released(tmp_path: Path, monkeypatch):
+    """A machine that loses power after an answer has left still knows that it was paid for."""
+    path = tmp_path / "privacy.jsonl"
+    found = synced_to(monkeypatch)
+    ledger = FileLedger(path, Limit())
+    ledger.spend(FIRST)
+    first = json.dumps(FIRST._asdict()).encode() + b"\n"
+    assert found == [(path.name, first), (tmp_path.name, b"")]  # the new file's name, too
+    ledger.spend(next_one(2))
+    both = first + json.dumps(next_one(2)._asdict()).encode() + b"\n"
+    assert found[2:] == [(path.name, both)]
+
+
+def test_a_request_whose_line_could_not_be_written_is_not_known_when_it_comes_again(
+    tmp_path: Path, monkeypatch
+):
+    """Else it would be answered as a repeated one, with nothing on the disk."""
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "privacy.jsonl"
+    ledger = FileLedger(path, Limit())
+    ledger.spend(FIRST)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(ConfigError, match=r"No space left on device.*nothing is released"):
+                ledger.spend(next_one(2))
+        assert ledger.epsilon() == epsilon(0.1, 2.0, 50, 1e-3)
+    ledger.spend(next_one(2))
+    assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_one_process_at_a_time_decides_what_may_be_spent(tmp_path: Path, monkeypatch):
+    path = tmp_path / "privacy.jsonl"
+    ledger, keep = FileLedger(path, Limit()), FileLedger._keep
+
+    def watched(self: FileLedger, entry: Entry) -> None:
+        with path.open("rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        keep(self, entry)
+
+    monkeypatch.setattr(FileLedger, "_keep", watched)
+    ledger.spend(FIRST)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # and lets go of it
+
+
 @pytest.mark.parametrize("cut", [1, 30, 100])
 def test_half_a_line_is_cut_off_and_the_rest_holds(tmp_path: Path, cut: int):
     path = tmp_path / "privacy.jsonl"
@@ -66,6 +123,58 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path):
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="cannot be written"):
         FileLedger(path, Limit())
+
+
+NOISY_THETA = {"theta_clip": 1.0, "theta_noise": 1.0}
+NOISY = {**NOISY_THETA, "train_clip": 1.0, "train_noise": 1.0}
+
+
+@pytest.mark.parametrize("learning", ["clients", "server", "blind"])
+@pytest.mark.parametrize(
+    ("covers", "privacy", "lacks"),
+    [
+        ("all", {}, "no privacy.train_noise and no privacy.theta_noise"),
+        ("all", {"train_clip": 1.0, "train_noise": 1.0}, "no privacy.theta_noise"),
+        ("all", NOISY_THETA, "no privacy.train_noise"),
+        ("all", NOISY, ""),
+        ("weights", {}, "no privacy.theta_noise"),
+        ("weights", NOISY_THETA, ""),
+    ],
+)
+def test_under_a_limit_nothing_leaves_without_noise(
+    tmp_path: Path, learning, covers, privacy, lacks
+):
+    method = {"name": "auto-fedavg", "learning": learning}
+    values = {"task": {"name": "synthetic"}, "method": method, "privacy": privacy}
+    row = parse_run({"name": "row", "rounds": 3, **values}, "here")
+    job = Job("study", row, 0, ("A", "B", "C"), "network")
+    problem = toy_problem(3)
+    allowed = SitePrivacy(epsilon=8.0, covers=covers)
+    given = (allowed, SiteState(tmp_path, "A"), problem.sites["A"], Layout.of(problem.network()))
+    if not lacks:
+        assert site_privacy(job, "A", *given, "machine").ledger.limit.epsilon == 8.0
+        return
+    with pytest.raises(Refused, match=rf"limit is epsilon = 8, and this job has {lacks}$"):
+        site_privacy(job, "A", *given, "machine")
+
+
+def test_another_job_data_set_or_machine_is_another_job_of_the_ledger(tmp_path: Path):
+    """Releases of one job may count in parallel, those of two never do."""
+
+    def job_in_ledger(rounds: int = 3, machine: str = "cpu, data 1") -> str:
+        values = {"task": {"name": "synthetic"}, "method": {"name": "auto-fedavg"}}
+        row = parse_run({"name": "row", "rounds": rounds, "privacy": NOISY, **values}, "here")
+        problem = toy_problem(3)
+        layout = Layout.of(problem.network())
+        job, data = Job("study", row, 0, ("A", "B", "C"), "network"), problem.sites["A"]
+        state = SiteState(tmp_path, "A")
+        steps = site_privacy(job, "A", SitePrivacy(), state, data, layout, machine)
+        how = {"t": 1, "s": 1, "data": "validation", "mode": "eval"}
+        return steps.weighing("differentiate", how, problem.initial(Seeds(0))[0]).entry.job
+
+    names = [job_in_ledger(), job_in_ledger(rounds=4), job_in_ledger(machine="cpu, data 2")]
+    assert len(set(names)) == 3
+    assert job_in_ledger() == names[0]
 
 
 def test_the_limit_is_in_the_sites_own_file(tmp_path: Path):

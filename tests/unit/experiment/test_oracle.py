@@ -16,7 +16,8 @@ from autofedavg.core.errors import ConfigError, DataError, FederationError
 from autofedavg.core.problem import CaseScore, Problem
 from autofedavg.core.seeds import Purpose, Seeds
 from autofedavg.core.trainer import Training
-from autofedavg.experiment.oracle import BETAS, Fit, Oracle, Weights, times_asked
+from autofedavg.experiment.case_gains import compared
+from autofedavg.experiment.oracle import BETAS, Fit, Oracle, Weights, families, times_asked
 from autofedavg.federation.messages import NoReply
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
@@ -175,6 +176,25 @@ def test_every_case_is_scored_by_weights_that_were_fitted_without_it():
         means.append(sum(scores) / len(scores))
     assert found["rows"]["network"]["score"] == pytest.approx(sum(means) / 3, rel=1e-12)
     assert found["rows"]["network"]["sites"] == pytest.approx(dict(zip(NAMES, means, strict=True)))
+
+
+def test_a_gain_is_over_the_cases_of_both_halves():
+    """Of sites, not of halves: site B, with all its gain in the second half, counts as A does."""
+    baseline = {(half, site, f"{half}{n}"): 0.5 for half in (0, 1) for site in "AB" for n in (0, 1)}
+    scores = {case: value + 0.1 * (case[0] == 1) for case, value in baseline.items()}
+    found = compared(scores, baseline)
+    assert (found["gain"], found["score"]) == pytest.approx((0.05, 0.55))
+    assert found["margin"] > 0.04
+    assert found["sites"] == pytest.approx({"A": 0.55, "B": 0.55})
+
+
+def test_a_fit_starts_at_fedavgs_weights_however_small_a_site_is():
+    p = float64([0.002, 0.298, 0.7])
+    layout = Layout.of(nn.Linear(2, 2))
+    for name, family in families(layout, p).items():
+        alpha = family.gamma.alpha(family.start)
+        alpha = alpha[:, 0] if name == "layer" else alpha[:3]
+        torch.testing.assert_close(alpha, p)
 
 
 def test_a_fit_that_ends_worse_gives_way_to_weights_that_need_none():

@@ -15,7 +15,7 @@ from autofedavg.experiment.private_rows import budget_lines, budgets, refuse_pri
 from autofedavg.methods import METHODS
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.methods.fedavg import FedAvg
-from toy import TRAINING, PointSite, mlp, norm_net, point_problem, toy_problem
+from toy import TRAINING, PointSite, ToySite, mlp, norm_net, point_problem, toy_problem
 
 BOTH = Privacy(theta_clip=1.0, theta_noise=2.0, train_clip=1.0, train_noise=3.0)
 TRAIN = Privacy(train_clip=1.0, train_noise=3.0)
@@ -40,6 +40,21 @@ def test_weights_that_are_learned_on_training_patients_count_with_training():
     spent = {Mechanism(0.5, 3.0): 12, Mechanism(0.5, 2.0): 10}
     assert found.epsilon == pytest.approx(epsilon_of(composed(spent), 1e-3))
     assert list(found.groups) == ["train"]
+
+
+def test_splits_that_share_patients_are_forecast_together():
+    """As the site's ledger counts them: a patient of both splits is in all releases."""
+
+    class Sharing(ToySite):
+        def shares_patients(self, split, other):
+            return True
+
+    sites = {name: Sharing(name, site.splits) for name, site in toy_problem().sites.items()}
+    problem = replace(toy_problem(), sites=sites)
+    found = budgets(BOTH, AutoFedAvg(S=5, t0=2), TRAINING, 4, problem)["A"]
+    spent = {Mechanism(4 / 8, 3.0): 12, Mechanism(4 / 6, 2.0): 10}
+    assert list(found.groups) == ["train"]
+    assert found.epsilon == pytest.approx(epsilon_of(composed(spent), 1e-3))
 
 
 @pytest.mark.parametrize("how", [{}, {"steps_per_message": 2}, {"learning": "server"}])
@@ -68,9 +83,12 @@ def test_a_row_above_its_limit_is_refused_with_every_site():
 
 def test_delta_must_be_below_one_in_all_patients():
     alone = replace(toy_problem(), sites={"B": toy_problem().sites["B"]})
-    large = TRAIN.model_copy(update={"delta": 0.1})
-    with pytest.raises(ConfigError, match=r"delta = 0.1 is no protection for 12 train patients"):
-        budgets(large, FedAvg(), TRAINING, 1, alone)
+    for delta in (0.1, 1 / 12):
+        large = TRAIN.model_copy(update={"delta": delta})
+        said = rf"delta = {delta:g} is no protection for 12 train patients"
+        with pytest.raises(ConfigError, match=said):
+            budgets(large, FedAvg(), TRAINING, 1, alone)
+    assert budgets(TRAIN.model_copy(update={"delta": 1 / 13}), FedAvg(), TRAINING, 1, alone)
 
 
 def test_data_without_patients():

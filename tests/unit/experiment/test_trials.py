@@ -69,7 +69,7 @@ def test_both_kinds_of_values_meet_where_each_alone_gives_too_few_settings() -> 
 
 
 def test_trials_are_a_study_that_is_not_tested_and_has_seeds_of_its_own() -> None:
-    row = {**FEDAVGM, "test_local": "own", "keep_models": [1]}
+    row = {**FEDAVGM, "test_local": "own", "keep_models": [1], "ceiling": [1]}
     trials = trials_of(study(FEDAVG, row, tune={"seeds": [7, 8]}), "s.toml")
     plan = parse_study(trials.values, "s.toml", sites=["A", "B"])
     assert (plan.name, plan.seeds, plan.baseline) == ("s-trials", (7, 8), "fedavg.trial-1")
@@ -127,6 +127,8 @@ def test_a_large_grid_is_drawn_from_by_the_seed_and_the_row() -> None:
     drawn = [changes(raw, "a"), changes(raw, "b"), changes(other, "a")]
     assert drawn[0] != drawn[1]
     assert drawn[0] != drawn[2]
+    more = study(*rows, tune={"trials": 5, "seeds": [100, 101]})
+    assert changes(more, "a") == drawn[0]  # the first seed draws
     assert all("training.learning_rate" not in change for each in drawn for change in each)
 
 
@@ -136,6 +138,7 @@ def test_a_large_grid_is_drawn_from_by_the_seed_and_the_row() -> None:
         ({"trials": 0}, {}, "tune.trials: input should be greater than or equal to 1"),
         ({"trails": 3}, {}, "tune.trails is not a setting of tune; did you mean trials"),
         ({"seeds": [1]}, {}, "seed 1 is also one of the study's"),
+        ({"seeds": [100, 1]}, {}, "seed 1 is also one of the study's"),
         ({"seeds": []}, {}, "tune.seeds is empty"),
         ({"folds": [0]}, {}, "tune.folds is set, and the study has no folds"),
         ({}, {"momentun": [0.1]}, "momentun is not a setting of fedavgm; did you mean momentum"),
@@ -153,6 +156,13 @@ def test_a_large_grid_is_drawn_from_by_the_seed_and_the_row() -> None:
 def test_wrong_ranges_are_refused(tune, row, said) -> None:
     with pytest.raises(ConfigError, match=said):
         trials_of(study({**FEDAVGM, "tune": row} if row else FEDAVGM, tune=tune), "s.toml")
+
+
+def test_a_study_that_names_no_seeds_has_seed_0() -> None:
+    raw = study(FEDAVG, tune={"seeds": [0]})
+    del raw["study"]["seeds"]
+    with pytest.raises(ConfigError, match="seed 0 is also one of the study's"):
+        trials_of(raw, "s.toml")
 
 
 @pytest.mark.parametrize("given", [{"test_every": 1}, {"ceiling": [1]}, {"test_local": "own"}])
@@ -195,15 +205,21 @@ def test_the_validation_score_is_that_of_the_models_a_run_would_test(rounds, bes
 @pytest.mark.parametrize(
     ("status", "test", "wanted"),
     [
-        ({"state": "failed", "kind": "TrainingError", "error": "the loss is nan"}, False, True),
-        ({"state": "failed", "kind": "FederationError", "error": "x not finite"}, False, True),
+        ({"state": "failed", "kind": "Diverged", "error": "the loss is nan"}, False, True),
+        ({"state": "failed", "kind": "DivergedReply", "error": "its model"}, False, True),
         ({"state": "failed", "kind": "FederationError", "error": "a client died"}, False, False),
-        ({"state": "failed", "kind": "TrainingError", "error": "the loss is nan"}, True, False),
+        ({"state": "failed", "kind": "FederationError", "error": "x not finite"}, False, False),
+        ({"state": "failed", "kind": "DataError", "error": "voxels are not finite"}, False, False),
+        ({"state": "failed", "kind": "TrainingError", "error": "unknown request"}, False, False),
+        ({"state": "interrupted", "kind": "Diverged", "error": "earlier"}, False, False),
+        ({"state": "failed", "kind": "Diverged", "error": "the loss is nan"}, True, False),
         ({"state": "finished"}, False, False),
         (None, False, False),
     ],
 )
-def test_a_trial_has_diverged_if_training_failed_in_it(tmp_path, status, test, wanted) -> None:
+def test_the_kind_of_its_error_says_whether_a_trial_diverged(
+    tmp_path, status, test, wanted
+) -> None:
     (tmp_path / "config.toml").write_text(f"test = {str(test).lower()}\n")
     if status:
         (tmp_path / "status.json").write_text(json.dumps(status))

@@ -91,6 +91,28 @@ def test_a_run_continues_from_any_round_with_the_same_bits(stop, t0):
     assert rest[-1].memory == whole[-1].memory
 
 
+@pytest.mark.parametrize("how", [{}, {"sketch": 16}, {"t0": "auto", "sketch": 16}], ids=str)
+def test_a_step_moves_the_bytes_that_check_promises(how):
+    """Integers up, and their sum down with the next model; scalars and names are not counted."""
+    problem, learned = toy_problem(3, norm_net), []
+
+    class Counting(DirectFleet):
+        def ask(self, verb, messages, within):
+            replies = super().ask(verb, messages, within)
+            if verb == "masked_gradient":
+                learned.append(replies["A"].arrays["narrow"].nbytes)
+            return replies
+
+    fleet = Counting(problem)
+    blind_run(fleet, problem, **how)
+    lessons = [m.arrays.get("lesson/y") for m in fleet.sent("local_train", "A")]
+    down = [lesson.nbytes for lesson in lessons if lesson is not None]
+    layout = fleet.clients["A"].trainer.layout
+    promised = AutoFedAvg(learning="blind", **how).sketched_bytes(layout)
+    assert [a + b for a, b in zip(learned, down, strict=True)] == [promised] * len(down)
+    assert down
+
+
 def test_the_first_round_is_fedavg_with_even_weights():
     """theta is equal everywhere: w^1 is the mean of the w_k, to the steps of fixed point."""
     problem = toy_problem(4, norm_net)

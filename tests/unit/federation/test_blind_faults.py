@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofedavg.algorithm import Round
+from autofedavg.core.bank import Model
+from autofedavg.core.blind import Lesson
 from autofedavg.core.errors import ConfigError, FederationError, TrainingError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import Training
@@ -17,7 +19,7 @@ from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from blind_runs import blind_run, federation_of, same_rounds
 from flaky import Fault, FlakyFleet
-from toy import TRAINING, DirectFleet, lose, norm_net, toy_problem
+from toy import TRAINING, DirectFleet, float64, lose, norm_net, toy_problem
 
 # --- sites that are lost ----------------------------------------------------------------------
 
@@ -38,13 +40,14 @@ def test_a_lost_site_is_left_out_of_a_new_attempt(verb):
     assert [e["site"] for e in events if e["what"] == "returned"] == ["C"]
 
 
-def test_without_a_lost_site_the_sum_is_that_of_the_others():
-    """The sum over those present: what a federation of three gives, bit for bit."""
-    four, three = toy_problem(4), toy_problem(3)
-    fleet = DirectFleet(four, intercept=lose("D", verb="local_train"))
+@pytest.mark.parametrize("K", [4, 17])
+def test_without_a_lost_site_the_sum_is_that_of_the_others(K):
+    """What a federation without it gives, bit for bit; 16 sites have finer steps than 17."""
+    all_sites, fewer = toy_problem(K), toy_problem(K - 1)
+    fleet = DirectFleet(all_sites, intercept=lose([*all_sites.sites][-1], verb="local_train"))
     federation = federation_of(fleet, quorum=3, exchange=Exchange(retries=0))
-    some = blind_run(fleet, four, federation=federation, rounds=1)
-    others = blind_run(DirectFleet(three), three, rounds=1)
+    some = blind_run(fleet, all_sites, federation=federation, rounds=1)
+    others = blind_run(DirectFleet(fewer), fewer, rounds=1)
     assert same_rounds(some, others)
 
 
@@ -125,6 +128,28 @@ def test_a_further_attempt_does_not_train_again():
     blind_run(fleet, problem, federation=federation, rounds=2)
     assert trained == [1, 2]
     assert len(fleet.sent("local_train", "A")) == 3
+
+
+@pytest.mark.parametrize("other", ["model", "lesson"])
+def test_a_round_that_is_asked_for_again_from_other_numbers_is_not_answered_from_memory(other):
+    """The sum would mix trainings from two models; or show the difference of the two."""
+    problem = toy_problem(3)
+    fleet = DirectFleet(problem)
+    federation, (w0, layout) = federation_of(fleet), problem.initial(Seeds(7))
+    plan = AutoFedAvg(learning="blind", sketch=0).blind().plan
+    how = {"T": 3, "plan": plan, "layout": layout}
+    w = federation.masked_train(1, w0, **how).w
+    lessons = [Lesson(torch.full((plan.length(layout),), x), float64([3.0])) for x in (0.1, 0.2)]
+    states = dict(federation.personal.states)
+
+    def second(model, lesson):
+        federation.personal.states = dict(states)  # as a run has them that is resumed
+        return federation.masked_train(2, model, lesson=lesson, **how)
+
+    assert torch.equal(second(w, lessons[0]).w.values, second(w, lessons[0]).w.values)
+    moved = Model(w.values + 0.1, w.counters) if other == "model" else w
+    with pytest.raises(TrainingError, match="attempt 1 was answered with other numbers"):
+        second(moved, lessons[other == "lesson"])
 
 
 def test_a_site_that_joins_late_is_asked_for_its_key_then():

@@ -1,6 +1,7 @@
 """`t0 = "auto"` with blind learning: whether a step paid, without showing a model or a loss."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,13 +9,15 @@ from pydantic import ValidationError
 
 from autofedavg.core.beta_optimiser import BetaOptimiser
 from autofedavg.core.blind import BlindPlan, Lesson
+from autofedavg.core.call_schedule import CallSchedule
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation import paying_calls
 from autofedavg.federation.blind_site import BlindSite
 from autofedavg.federation.messages import Message
 from autofedavg.federation.secure_sum import SumOver
 from autofedavg.methods.auto_fedavg import AutoFedAvg
-from blind_runs import federation_of
+from autofedavg.methods.shared.blind import judge
+from blind_runs import blind_run, federation_of, same_rounds
 from judged_runs import ONE_STEP, judged
 from toy import DirectFleet, PointSite, float64, lose, mlp, norm_net, point_problem, toy_problem
 
@@ -37,6 +40,16 @@ def test_steps_pay_where_one_site_is_bad(constraint):
     assert all(v["gain"] > 0 for v in told)
     assert [v["next"] for v in told] == [3, 6, 13, 28]
     assert rounds[-1].alpha[3] < rounds[1].alpha[3] < 1 / 4
+
+
+@pytest.mark.parametrize("T", [2, 3, 12, 13])
+def test_no_run_takes_more_gradients_than_check_forecasts(T):
+    """Every step pays; the models of round T are those of no gradient."""
+    fleet = hospitals(-6.0)
+    judged(fleet, T, **BLIND)
+    method = AutoFedAvg(t0="auto", learning="blind")
+    forecast = method.calls(T, fleet.clients["A"].trainer.layout)["masked_gradient"]
+    assert len(fleet.sent("masked_gradient", "A")) == forecast
 
 
 def test_no_step_pays_where_all_sites_are_alike():
@@ -83,6 +96,22 @@ def test_a_step_that_did_not_pay_is_taken_back(optimiser, monkeypatch):
     assert set(max(kept, key=lambda state: int(state["t"]))) == {"theta", "seen", "t"}
 
 
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_step_is_taken_back_by_a_run_that_was_stopped_before(stop, monkeypatch):
+    """That of round 2 did not pay: round 3 takes it back, whoever computes it."""
+    never(monkeypatch)
+    problem, how = toy_problem(3, norm_net), {"t0": "auto", "show_weights": True}
+    whole = blind_run(DirectFleet(problem), problem, **how)
+    fleet = DirectFleet(problem)
+    before, after = federation_of(fleet), federation_of(fleet)
+    first = blind_run(fleet, problem, federation=before, rounds=stop, **how)
+    after.resume_personal(before.personal, before.copies())
+    rest = blind_run(fleet, problem, federation=after, after=first[-1], **how)
+    assert same_rounds(first + rest, whole)
+    assert [r.alpha.tolist() for r in first + rest] == [r.alpha.tolist() for r in whole]
+    assert not torch.equal(whole[1].alpha, whole[2].alpha)
+
+
 def test_a_site_that_was_away_takes_its_step_back_later(monkeypatch):
     """D misses round 3, which undoes the step of round 2, and returns in round 4."""
     never(monkeypatch)
@@ -106,6 +135,20 @@ def test_every_group_has_a_sketch_of_its_own():
     assert parts.shape == (4, 10)
     assert plan.length(layout) == 40
     assert all(not torch.equal(parts[0], other) for other in parts[1:])
+    later = site.sketched(plan, vector, 4).view(4, -1)  # nor does a round repeat another's errors
+    assert not any(torch.equal(one, other) for one, other in zip(parts, later, strict=True))
+
+
+@pytest.mark.parametrize(("mean", "paid"), [(0.19, False), (0.21, True), (-1.0, False)])
+def test_a_step_paid_if_its_gain_exceeds_two_standard_errors(mean, paid):
+    """Four groups that deviate by 0.2: a standard error of 0.1. The step was at w of round 2."""
+    deviation = 0.2 * math.sqrt(3 / 4)
+    gains = mean + float64([deviation, deviation, -deviation, -deviation])
+    federation, calls = SimpleNamespace(), CallSchedule()
+    assert judge(federation, calls, 3, gains, 1.0) is paid
+    assert federation.verdict["error"] == pytest.approx(0.1)
+    assert federation.verdict["paid"] is paid
+    assert (calls.next, federation.verdict["next"]) == ((3, 4) if paid else (5, 6))
 
 
 def test_noise_of_a_sketch_is_no_gain():

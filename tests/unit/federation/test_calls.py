@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from autofedavg.core.errors import DataError, FederationError, error_facts
+from autofedavg.core.errors import DataError, Diverged, FederationError, error_facts
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.site import Site
 from autofedavg.federation.client import Client
@@ -304,10 +304,11 @@ def test_below_the_quorum_a_dropped_site_is_named_with_the_reason(problem, w0):
     assert "\x1b" not in str(caught.value)
 
 
-def test_an_error_that_arrives_whole_is_raised_as_it_was(problem, w0):
-    told = error_facts(DataError("the scan is empty", where="site B, case 7", remedy="leave it"))
+@pytest.mark.parametrize("kind", [DataError, Diverged])
+def test_an_error_that_arrives_whole_is_raised_as_it_was(problem, w0, kind):
+    told = error_facts(kind("the scan is empty", where="site B, case 7", remedy="leave it"))
     transport = DirectFleet(problem, intercept=forge("B", "local_train", Message({}, told)))
-    with pytest.raises(DataError, match=r"^site B, case 7: the scan is empty; leave it$"):
+    with pytest.raises(kind, match=r"^site B, case 7: the scan is empty; leave it$"):
         Federation(transport).local_train(1, w0, T=1)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autofedavg.core.bank import Bank
-from autofedavg.core.errors import AutoFedAvgError, DataError
+from autofedavg.core.errors import AutoFedAvgError, DataError, Diverged
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation.client_state import ClientState
@@ -195,7 +195,7 @@ def test_a_nan_in_training_names_client_round_and_step(problem):
         "^client A, local_train, round 3, step 2: the loss is nan; lower training.learning_rate, "
         "or look at this site's images and labels$"
     )
-    with pytest.raises(AutoFedAvgError, match=wrong):
+    with pytest.raises(Diverged, match=wrong):
         make_client(spoilt(problem), "A").answer(
             "local_train", Message(arrays_of(w0), {"t": 3, "T": 5})
         )

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +113,13 @@ def test_more_or_less_than_was_asked_for_is_refused(facts, why):
         told = Message({}, {"means": GOOD, "personal": own})
         with pytest.raises(BadReply, match=why):
             WANTED.read(told, SITE, both=True, needed=True)
+
+
+def test_arrays_that_come_with_means_are_refused():
+    """Nobody looks into them: they could hold images."""
+    reply = Message({"more": torch.zeros(3)}, {"means": GOOD})
+    with pytest.raises(BadReply, match=r"sent \['more'\] that nobody asked for"):
+        WANTED.read(reply, SITE, both=False, needed=False)
 
 
 def test_the_port_asks_for_means_and_names_the_site_that_says_more(problem):

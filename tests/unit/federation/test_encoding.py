@@ -78,6 +78,23 @@ def test_a_difference_never_turns_a_sign(pair):
     assert torch.equal(back.values.sign()[same], model.values.sign()[same])
 
 
+def test_a_small_number_next_to_a_large_one_keeps_its_sign():
+    """The nearest step from 0.5 to 0.01, one of 100 / 127, leads below zero."""
+    none = torch.empty(0, dtype=torch.int64)
+    reference = Model(torch.tensor([0.5, 100.0, -0.5]), none)
+    model = Model(torch.tensor([0.01, 0.0, -0.01]), none)
+    back = as_received(model, "difference", reference).values
+    assert back.sign().tolist() == [1.0, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
+def test_there_is_a_scale_for_every_block_and_no_more(size):
+    model = Model(torch.linspace(-1, 1, size), torch.empty(0, dtype=torch.int64))
+    arrays = packed(model, "difference", Model(torch.zeros(size), model.counters))
+    assert arrays["scales"].numel() == -(-size // BLOCK)
+    assert kinds(model, "difference") == {k: (a.shape, a.dtype) for k, a in arrays.items()}
+
+
 @pytest.mark.parametrize("how", ENCODINGS)
 @given(pair=models())
 def test_both_ends_hold_the_same_bits_and_the_counters_are_exact(how, pair):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofedavg.core.errors import MissingExtra, TrainingError
+from autofedavg.core.errors import Diverged, MissingExtra, TrainingError
 from autofedavg.federation.fixed_point import (
     NARROW,
     WIDE,
@@ -132,7 +132,7 @@ def test_sixteen_sites_have_room_for_what_training_moves():
 @pytest.mark.parametrize("value", [8.0, -8.0, float("nan"), float("inf")])
 def test_a_number_out_of_range_is_an_error_and_never_wraps(value):
     values = torch.tensor([0.0, value], dtype=torch.float64)
-    with pytest.raises(TrainingError, match="beyond 8, the limit of a masked sum over 16 sites"):
+    with pytest.raises(Diverged, match="beyond 8, the limit of a masked sum over 16 sites"):
         to_fixed(values, NARROW, 16, "client A, round 1", "lower training.learning_rate")
 
 

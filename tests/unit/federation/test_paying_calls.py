@@ -128,6 +128,15 @@ def test_no_step_was_taken_on_the_batches_that_judge_it(way):
     assert judging == set(range(6, 6 + BATCHES))
 
 
+@pytest.mark.parametrize("learning", ["clients", "server"])
+@pytest.mark.parametrize("learn_on", ["validation", "train", "holdout"])
+def test_a_call_is_judged_on_the_split_that_it_learns_on(learn_on, learning):
+    fleet = DirectFleet(toy_problem(3, mlp))
+    judged(fleet, 1, learn_on=learn_on, learning=learning)
+    asked = [*fleet.sent("mixture_losses"), *fleet.sent("model_losses")]
+    assert {message.facts["data"] for message in asked} == {learn_on}
+
+
 @pytest.mark.parametrize("network", [mlp, norm_net])
 @pytest.mark.parametrize("weights", ["network", "layer"])
 def test_clients_and_server_measure_the_same(weights, network):
@@ -165,6 +174,22 @@ def test_a_gain_has_the_sign_of_what_is_lowered_and_noise_that_all_share_is_none
     same = paired_gain(before, before - by, shares)
     assert same.mean == pytest.approx(by, abs=1e-9)
     assert same.error == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("objective", "gain"), [("even", 1 / 3), ("size", 8 / 36)])
+def test_a_gain_counts_sites_as_the_objective_does(objective, gain):
+    """A, with 8 of 36 training cases, gains 1; nothing changes for the others."""
+
+    def said(verb, site, message):
+        if verb != "mixture_losses":
+            return None
+        losses = torch.full((2, BATCHES), 2.0, dtype=torch.float64)
+        losses[1] -= float(site == "A")
+        return Message({"losses": losses})
+
+    fleet = DirectFleet(toy_problem(3, mlp), intercept=said)
+    _, (verdict, *_), _ = judged(fleet, 1, objective=objective, clip_steps=0.0)
+    assert verdict["gain"] == pytest.approx(gain)
 
 
 def test_rounding_is_no_gain():
@@ -227,6 +252,22 @@ def test_weights_become_sizes_where_learned_ones_are_no_better(constraint, weigh
     torch.testing.assert_close(
         fleet.sent("mixture_losses", "A")[1].arrays["alpha"][0], sizes
     )  # the next call starts from them
+
+
+def test_weights_before_a_bad_call_are_compared_with_sizes_not_those_it_learned():
+    """Learned ones are worse than sizes, and those before them better: these stay."""
+
+    def said(verb, site, message):
+        if verb != "mixture_losses":
+            return None
+        losses = float64([1.0, 4.0, 2.0])[:, None].expand(3, BATCHES)  # before, learned, sizes
+        return Message({"losses": losses.contiguous()})
+
+    fleet = DirectFleet(toy_problem(3, mlp), intercept=said)
+    (done, *_), (verdict, *_), _ = judged(fleet, 1, when_idle="sizes")
+    assert (verdict["gain"], verdict["over_sizes"]) == (-3.0, 1.0)
+    assert (verdict["paid"], verdict["to_sizes"]) == (False, False)
+    torch.testing.assert_close(done.alpha, float64([1 / 3] * 3))
 
 
 @pytest.mark.parametrize("learning", ["clients", "server"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from autofedavg.core.bank import Bank, Model
-from autofedavg.core.errors import FederationError
+from autofedavg.core.errors import DivergedReply, FederationError
 from autofedavg.core.local_rules import Prox
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds
@@ -364,6 +364,44 @@ def test_a_local_score_that_is_not_finite_is_refused(federation, transport, w0):
     transport.intercept = forge("B", "validate_local", Message({}, {"score": float("nan")}))
     with pytest.raises(FederationError, match="client B, validate_local"):
         federation.validate_local(1, bank, METRIC)
+
+
+def nans(n):
+    return torch.full((n,), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer", "diverged"),
+    [
+        ("local_train", lambda w0: trained(w0.values * torch.nan), True),
+        ("local_train", lambda w0: trained(w0.values, facts={"loss": 1e7}), True),
+        ("local_train", lambda w0: trained(w0.values, facts={"loss": "low"}), False),
+        ("local_train", lambda w0: trained(w0.values, facts={}), False),
+        ("local_train", lambda w0: trained(w0.values[1:]), False),
+        ("update_beta", lambda _: Message({"theta": nans(3).double()}, {"loss": 0.1}), True),
+        ("update_beta", lambda _: Message({"theta": nans(2).double()}, {"loss": 0.1}), False),
+        ("differentiate", lambda _: Message({"gradient": nans(51)}, {"loss": 0.1}), True),
+        ("differentiate", lambda _: Message({"gradient": nans(50)}, {"loss": 0.1}), False),
+        ("local_train", lambda _: Message({}, {"error": "loss nan", "diverged": True}), True),
+        ("local_train", lambda _: Message({}, {"error": "loss nan", "diverged": "yes"}), False),
+        ("evaluate", lambda _: Message({}, {"error": "numbers are not finite"}), False),
+    ],
+)
+def test_a_divergence_is_an_error_of_its_own_kind(
+    federation, transport, w0, verb, answer, diverged
+):
+    """Tuning counts it as a trial's result, and stops at every other failure."""
+    ready(federation, w0)
+    transport.intercept = forge("B", verb, answer(w0))
+    calls = {
+        "local_train": lambda: federation.local_train(2, w0, T=2),
+        "update_beta": lambda: federation.update_beta(1, 7, BETA, **HOW),
+        "differentiate": lambda: gradients(federation, w0),
+        "evaluate": lambda: federation.evaluate(w0, "validation"),
+    }
+    with pytest.raises(FederationError) as refused:
+        calls[verb]()
+    assert isinstance(refused.value, DivergedReply) is diverged
 
 
 # --- gradients ------------------------------------------------------------------------------------

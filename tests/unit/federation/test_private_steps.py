@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round
+from autofedavg.core.accountant import Mechanism, composed, epsilon_of
 from autofedavg.core.bank import Bank
 from autofedavg.core.errors import DataError, FederationError, TrainingError
 from autofedavg.core.local_rules import Prox
@@ -23,6 +24,7 @@ from toy import (
     TRAINING,
     DirectFleet,
     PointSite,
+    ToySite,
     forge,
     make_client,
     norm_net,
@@ -145,7 +147,31 @@ def test_samples_take_every_patient_with_chance_q():
     mean = sum(counts) / len(counts)
     assert mean == pytest.approx(n * q, abs=4 * (n * q * (1 - q) / len(counts)) ** 0.5)
     assert 0 in counts
-    assert release.batch(0).expected == n * q
+    assert {release.batch(s).expected for s in range(9)} == {n * q}  # whoever was found
+
+
+def test_every_step_has_noise_and_a_sample_of_its_own(monkeypatch):
+    """Noise that returned in the next step could be averaged out, or subtracted."""
+    site, taken = client(), []
+    release = site.private.training(site.training_of(Message(arrays_of(w0()), {"t": 1, "T": 3})))
+    steps = [release.batch(s) for s in range(8)]
+    noise = torch.stack([step.noise(400) for step in steps])
+    assert float((torch.corrcoef(noise) - torch.eye(8)).abs().max()) < 0.25
+    assert float(noise.std()) == pytest.approx(1.0, abs=0.1)
+    moved = w0()
+    moved.values[0] += 1e-3
+    asked = Message(arrays_of(moved), {"t": 1, "T": 3})  # the same round, from another model
+    again = site.private.training(site.training_of(asked)).batch(0).noise(400)
+    assert float(torch.corrcoef(torch.stack([noise[0], again]))[0, 1]) < 0.25
+    monkeypatch.setattr(
+        type(site.data), "patient_batch", lambda _, split, i, *rest: taken.append(i)
+    )
+    samples = []
+    for step in steps:
+        list(step.patients)
+        samples.append(tuple(taken))
+        taken.clear()
+    assert len(set(samples)) > 4
 
 
 def test_steps_follow_iterations_or_epochs():
@@ -165,6 +191,21 @@ def test_a_step_on_beta_is_private_and_repeats_itself():
     other = weigh(site, BETA + 1e-6).arrays["theta"]
     assert site.private.ledger.epsilon() > once
     assert float((other - reply.arrays["theta"]).abs().max()) > 1e-3
+
+
+def test_steps_on_patients_who_also_train_are_counted_with_training():
+    class Sharing(ToySite):
+        def shares_patients(self, split, other):
+            return True
+
+    problem = toy_problem()
+    sites = {**problem.sites, "A": Sharing("A", problem.sites["A"].splits)}
+    site = client(BOTH, replace(problem, sites=sites))
+    shared(site)
+    spent = [train(site).facts["spent"], weigh(site).facts["spent"]]
+    assert [group for group, *_ in spent] == ["train", "train"]
+    once = composed({Mechanism(*spent[0][1:3]): spent[0][3], Mechanism(*spent[1][1:3]): 1})
+    assert site.private.ledger.epsilon() == pytest.approx(epsilon_of(once, 1e-3))
 
 
 def test_a_bank_that_the_server_calls_by_the_same_name_is_another_one():

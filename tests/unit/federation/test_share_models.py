@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 
+from autofedavg.algorithm import Round
 from autofedavg.core.bank import Model
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.trainer import LocalTrainer
@@ -27,6 +28,7 @@ from toy import (
     TRAINING,
     DirectFleet,
     float64,
+    lose,
     mlp,
     norm_net,
     rounds_of,
@@ -302,6 +304,25 @@ def test_methods_without_a_global_model_have_resumed_bits_too(name, exchange):
     whole = rounds_of(method, DirectFleet(problem), 4, exchange=exchange)
     rest = rounds_of(method, DirectFleet(problem), 4, whole[1], exchange=exchange)
     assert all(map(same_round, whole[2:], rest))
+
+
+def test_a_site_that_missed_a_model_is_sent_the_next_one_whole(problem):
+    """A difference from a model that it lacks would cost a second message."""
+    fleet = DirectFleet(problem, intercept=lose("B", verb="local_train", t=2))
+    exchange = Exchange(down="difference", retries=0)
+    federation = Federation(fleet, quorum=2, exchange=exchange)
+    w0, layout = problem.initial(Seeds(7))
+    for _ in FedAvg().rounds(federation, layout, 3, Round(0, w0)):
+        pass
+    sent = {
+        site: [message.facts["sent"]["coding"] for message in fleet.sent("local_train", site)]
+        for site in "AB"
+    }
+    assert sent == {
+        "A": ["float32", "difference", "difference"],
+        "B": ["float32", "difference", "float32"],
+    }
+    assert not [event for event in federation.take_events() if event["what"] == "resent"]
 
 
 @pytest.mark.parametrize("exchange", LOSSY, ids=named)

@@ -22,6 +22,7 @@ def line(gain: Gain, **others: Gain) -> Measured:
         (Gain(0.01, 0.006), "a real gain, and perhaps a small one."),
         (Gain(0.01, 0.01), "these cases are too few to tell."),
         (Gain(0.01, 0.2), "these cases are too few to tell."),
+        (Gain(0.001, 0.01), "these cases are too few to tell."),
     ],
     ids=str,
 )

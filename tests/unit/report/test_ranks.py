@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -96,6 +96,7 @@ def test_friedman_is_scipys(studies) -> None:
 
 @given(st.lists(st.integers(4, 40).map(lambda n: n / 4), min_size=2, max_size=9).map(sorted),
        st.floats(0.1, 4))  # fmt: skip
+@example([1.0, 2.0], 1.0)  # just as far apart as the critical difference: they differ
 def test_groups_join_exactly_the_rows_that_are_near(means, critical) -> None:
     groups = alike(means, critical)
     for a in range(len(means)):

@@ -23,6 +23,7 @@ from autofedavg.core.site import Site
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.site_service import DATA, DIGESTS, data_digest
 from autofedavg.federation.messages import Message, NoReply
+from autofedavg.federation.replies import DIVERGED
 
 log = logging.getLogger(__name__)
 
@@ -237,9 +238,10 @@ def _checked(
 
 
 def _error_alone(reply: Message | NoReply) -> Message | NoReply:
-    """A reply in which an error is one short text and nothing else."""
+    """A reply in which an error is one short text, and whether training diverged."""
     if isinstance(reply, NoReply):
         return NoReply(from_outside(reply.reason))
     if "error" in reply.facts:
-        return Message({}, {"error": from_outside(reply.facts["error"])})
+        diverged = {DIVERGED: True} if reply.facts.get(DIVERGED) is True else {}
+        return Message({}, {"error": from_outside(reply.facts["error"]), **diverged})
     return reply

@@ -26,6 +26,7 @@ from typing import Literal
 
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.settings import Settings, setting
+from autofedavg.experiment.files import sync_folder
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.validation import Values, validate
 from autofedavg.federation.ledger import Limit
@@ -215,6 +216,7 @@ class SiteState:
                     file.write(known)
                     file.flush()
                     os.fsync(file.fileno())
+                    sync_folder(self.folder)
         except OSError as error:
             raise ConfigError(
                 f"the site's secret cannot be written ({error.strerror or error})",

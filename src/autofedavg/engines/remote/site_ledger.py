@@ -7,6 +7,7 @@ answer had been computed for it, so the next process cuts it off.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -26,8 +27,10 @@ from autofedavg.core.seeds import Seeds
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Refused
 from autofedavg.engines.remote.site_files import SitePrivacy, SiteState
+from autofedavg.experiment.files import sync_folder
 from autofedavg.federation.ledger import Entry, Ledger, Limit
 from autofedavg.federation.private_steps import PrivateSteps
+from autofedavg.federation.spending import WEIGHING
 
 LEDGER = "privacy.jsonl"
 
@@ -56,7 +59,7 @@ class FileLedger(Ledger):
         """Holds the file, and reads what other processes have added."""
         try:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(handle, "r+b") as self._file:
+            with os.fdopen(handle, "r+b", buffering=0) as self._file:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
                 self._refresh(self._file)
                 yield
@@ -86,10 +89,17 @@ class FileLedger(Ledger):
     def _keep(self, entry: Entry) -> None:
         if self._file is None:  # pragma: no cover - only within `_held`
             raise RuntimeError("the ledger is not held")
+        line = json.dumps(entry._asdict()).encode() + b"\n"
         self._file.seek(self._read)
-        self._file.write(json.dumps(entry._asdict()).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+            if not self._read:
+                sync_folder(self._path.parent)
+        except OSError:
+            self._file.truncate(self._read)  # or the same request would find it, and be answered
+            raise
         self._read = self._file.tell()
 
 
@@ -120,7 +130,7 @@ def site_privacy(
     if allowed.epsilon:
         lacking = [] if privacy.train or allowed.covers == "weights" else ["train_noise"]
         calls = job.row.method.calls(job.row.T, layout)
-        learns = calls["update_beta"] or calls["differentiate"]
+        learns = any(calls[call] for call in WEIGHING)
         lacking += ["theta_noise"] if learns and not privacy.theta else []
         if lacking:
             raise Refused(

@@ -17,7 +17,7 @@ import torch
 
 from autofedavg import __version__
 from autofedavg.core.device import checked_device
-from autofedavg.core.errors import AutoFedAvgError, DataError, TrainingError, printable
+from autofedavg.core.errors import AutoFedAvgError, DataError, Diverged, TrainingError, printable
 from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import LocalTrainer
@@ -28,7 +28,7 @@ from autofedavg.engines.remote.site_ledger import site_privacy
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
-from autofedavg.federation.replies import lacks
+from autofedavg.federation.replies import DIVERGED, lacks
 from autofedavg.federation.serialization import facts_text
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class SiteService:
         """Answers one request; an error is a reply too."""
         with self._turn:
             log.info("%s: %s", self.site, _in_words(verb, message))
+            diverged = False
             try:
                 return self._answer(verb, message)
             except Refused as error:
@@ -78,12 +79,12 @@ class SiteService:
                 what = error.what
             except TrainingError as error:
                 log.exception("%s: %s", self.site, verb)
-                what = error.what
+                what, diverged = error.what, isinstance(error, Diverged)
             except Exception as error:
                 log.exception("%s: %s", self.site, verb)
                 place = "" if isinstance(error, AutoFedAvgError) else f" in {verb}"
                 what = f"{type(error).__name__}{place}; see this site's own log"
-        return Message({}, {"error": what})
+        return Message({}, {"error": what, **({DIVERGED: True} if diverged else {})})
 
     def history(self) -> Facts:
         """What was asked for so far, to be given to the next process."""

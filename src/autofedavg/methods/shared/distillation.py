@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from autofedavg.core.bank import Model
-from autofedavg.core.errors import TrainingError
+from autofedavg.core.errors import Diverged, TrainingError
 from autofedavg.core.problem import SERVER
 from autofedavg.core.seeds import Purpose, every_state_kept, global_seed
 from autofedavg.federation.proxy import Proxy
@@ -65,7 +65,7 @@ class Distillation:
                     mean += (weights - mean) / (self.averaged.index(step + 1) + 1)
         found = mean if self.averaged else weights
         if not bool(torch.isfinite(found).all()):
-            raise TrainingError(
+            raise Diverged(
                 "the student's numbers are not finite",
                 where=f"server, distillation of round {at.t}",
                 remedy="lower method.rate, or look at the server's images",
