@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,23 @@ def test_a_request_whose_line_could_not_be_written_is_not_known_when_it_comes_ag
             with pytest.raises(ConfigError, match=r"No space left on device.*nothing is released"):
                 ledger.spend(next_one(2))
         assert ledger.epsilon() == epsilon(0.1, 2.0, 50, 1e-3)
+    ledger.spend(next_one(2))
+    assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_line_that_fits_only_in_part_is_taken_back(tmp_path: Path):
+    path = tmp_path / "privacy.jsonl"
+    ledger = FileLedger(path, Limit())
+    ledger.spend(FIRST)
+    whole = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, hard))
+    try:
+        with pytest.raises(ConfigError, match="nothing is released"):
+            ledger.spend(next_one(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == whole
     ledger.spend(next_one(2))
     assert [json.loads(line)["t"] for line in path.read_text().splitlines()] == [1, 2]
 
