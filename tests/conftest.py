@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from autofedavg.core.seeds import Seeds
 from autofedavg.federation.port import Federation
 from browsing import browser, open_page  # noqa: F401 - fixtures for all tests
-from tiers import in_order, is_costly, mark, without_programs
+from tiers import ByScope, in_order, is_costly, mark, without_programs
 from toy import DirectFleet, toy_problem
 
 # The toy networks are far too small for threads, which wait for each other on a busy machine.
@@ -24,6 +24,8 @@ torch.set_num_threads(1)
 # Always the same examples; `make test-all` tries many more.
 FIXED = {"deadline": None, "derandomize": True, "database": None}
 settings.register_profile("suite", max_examples=40, **FIXED)
+# Under coverage a few examples do: they are to reach lines, and the first tier tries all of them.
+settings.register_profile("traced", max_examples=5, **FIXED)
 settings.register_profile("thorough", max_examples=300, **FIXED)
 settings.load_profile(os.environ.get("AUTOFEDAVG_EXAMPLES", "suite"))
 
@@ -31,6 +33,11 @@ settings.load_profile(os.environ.get("AUTOFEDAVG_EXAMPLES", "suite"))
 def pytest_collection_modifyitems(items):
     mark(items)
     in_order(items)
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return ByScope(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture(autouse=True)

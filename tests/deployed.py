@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import torch
 from safetensors.torch import load_file
 
@@ -99,3 +102,24 @@ def _models(run: Path) -> list[str]:
 
 def environment_of(path: Path) -> dict:
     return json.loads((path / "environment.json").read_text())
+
+
+def left_behind(mark: str) -> list[list[str]]:
+    """Command lines of processes whose environment or command line has the mark in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), *map("=".join, process.environ().items())]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(mark in word for word in words):
+            found.append(process.cmdline())
+    return found
+
+
+def nothing_left(mark: str) -> None:
+    """No such process is there any more, or will be within seconds."""
+    until = time.monotonic() + 15
+    while found := left_behind(mark):
+        assert time.monotonic() < until, found
+        time.sleep(0.2)

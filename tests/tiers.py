@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 QUICK = ""
 COSTS = {
@@ -128,6 +129,7 @@ UNITS = {
 BY_FIXTURE = {"browser": "browser", "command": "process", "serving": "process", "start": "process",
               "tiny_trained": "trains"}  # fmt: skip
 COSTLY = {"browser", "engine", "export", "process", "published", "slow", "trains"}
+LONG = ("engine", "published", "process", "browser")  # in this order
 PROGRAMS = ("python", "autofedavg", "chromium", "flower-", "flwr", "nvflare")
 TESTS = Path(__file__).parent
 
@@ -146,7 +148,27 @@ def mark(items: list[pytest.Item]) -> None:
 
 def in_order(items: list[pytest.Item]) -> None:
     """Puts files that take long first: workers in parallel then end at the same time."""
-    items.sort(key=lambda item: not item.get_closest_marker("engine"))
+    ranks: dict[Path, int] = {}
+    for item in items:
+        found = (n for n, name in enumerate(LONG) if item.get_closest_marker(name))
+        ranks[item.path] = min(ranks.get(item.path, len(LONG)), *found, len(LONG))
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def scope_of(nodeid: str) -> str:
+    """Which tests one worker runs: those of a file, and all that read the published results.
+
+    The latter share the rebuilt tables, which take most of a minute.
+    """
+    name = nodeid.partition("::")[0]
+    return "published" if COSTS.get(name.removeprefix("tests/")) == "published" else name
+
+
+class ByScope(LoadScopeScheduling):
+    """Workers in parallel, each with the tests of one scope at a time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
 
 
 def is_costly(item: pytest.Item) -> bool:

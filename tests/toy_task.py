@@ -1,4 +1,4 @@
-"""Two sites and a small classifier as a task of another package.
+"""A few sites and a small classifier as a task of another package.
 
 Processes that are started find it without pip. None of them imports MONAI, which is most of what a
 message costs on an engine that starts a process for each.
@@ -14,7 +14,7 @@ from torch import nn
 
 from autofedavg.core.problem import Problem
 from autofedavg.tasks.base import Progress, Task
-from toy import METRIC, norm_net, toy_problem
+from toy import METRIC, mlp, norm_net, toy_problem
 
 STUDY = """
 [study]
@@ -38,17 +38,25 @@ class ToySites(Task):
     """Points around centres that differ from site to site."""
 
     name: Literal["toy-sites"] = "toy-sites"
+    sites: int = 2
+    normalised: bool = True  # per-case gradients need a network without batch normalisation
     metric = METRIC
     private_names = False
 
     def site_names(self) -> list[str]:
-        return ["A", "B"]
+        return list("ABCDEFGH"[: self.sites])
 
     def network(self) -> nn.Module:
-        return norm_net()
+        return norm_net() if self.normalised else mlp()
 
     def problem(self, progress: Progress | None = None) -> Problem:
-        return toy_problem(2, norm_net)
+        return toy_problem(self.sites, norm_net if self.normalised else mlp)
+
+    def where(self) -> str:
+        return "drawn from fixed seeds"
+
+    def memory(self) -> int:
+        return 0
 
     def describe(self) -> dict[str, Any]:
         cases = {site: {} for site in self.site_names()}

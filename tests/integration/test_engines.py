@@ -1,19 +1,16 @@
 """The same study on every engine, through the command: the same bits, and nothing left behind."""
 
-import os
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
 import pytest
 from tests_tiny import TINY
 
 import toy_task
 from autofedavg import read_study, run_study
 from autofedavg.experiment.folder import Ledger
-from deployed import assert_same_run, environment_of
+from deployed import assert_same_run, environment_of, nothing_left
 
 PACKAGES = {"flare": "nvflare", "flower": "flwr"}
 VARIANTS = {
@@ -24,66 +21,33 @@ VARIANTS = {
 }
 
 
-# Every time the two engines together have both constraints and both kinds of weights; all four
-# variants on both are among the long checks.
+# Every time the two engines together have both constraints and both kinds of weights: Flower below,
+# FLARE in test_guarded_engines.py. All four variants on both are among the long checks.
 
 
-def study_of(
-    folder: Path, rounds: int, variants: Iterable[str] = VARIANTS, test_local: str = "auto"
-) -> Path:
-    """The tiny study with a row for each of these of the paper's four variants."""
+def study_of(folder: Path, rounds: int, test_local: str = "auto") -> Path:
+    """The tiny study with a row for each of the paper's four variants."""
     settings = f'rounds = {rounds}\ntest_local = "{test_local}"'
     head = TINY[: TINY.index("[[run]]")].replace("rounds = 3", settings)
     head = head.replace('baseline = "fedavg"\n', "")
-    rows = [
-        f'[[run]]\nname = "{name}"\nmethod = {method}\n'
-        for name, method in VARIANTS.items()
-        if name in variants
-    ]
+    rows = [f'[[run]]\nname = "{name}"\nmethod = {method}\n' for name, method in VARIANTS.items()]
     path = folder / "variants.toml"
     path.write_text(head + "\n".join(rows))
     return path
 
 
-def left_behind(mark: str) -> list[list[str]]:
-    """Command lines of processes whose environment or command line has the mark in it."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = [*process.cmdline(), *map("=".join, process.environ().items())]
-        except psutil.Error:
-            continue
-        if process.pid != os.getpid() and any(mark in word for word in words):
-            found.append(process.cmdline())
-    return found
-
-
-def nothing_left(mark: str) -> None:
-    until = time.monotonic() + 15
-    while found := left_behind(mark):
-        assert time.monotonic() < until, found
-        time.sleep(0.2)
-
-
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("engine", "rounds", "variants"),
-    [
-        ("flare", 2, ("n-dirichlet",)),
-        pytest.param("flare", 2, tuple(VARIANTS), marks=pytest.mark.slow),
-        pytest.param("flower", 1, tuple(VARIANTS), marks=pytest.mark.slow),
-    ],
-    ids=lambda value: " and ".join(value) if isinstance(value, tuple) else None,
-)
-def test_variants_give_the_same_bits(engine, rounds, variants, command, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("engine", "rounds"), [("flare", 2), ("flower", 1)])
+def test_variants_give_the_same_bits(engine, rounds, command, tmp_path, monkeypatch):
     pytest.importorskip(PACKAGES[engine], reason=f"the extra `{engine}` is not installed")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     # On Flower every message starts processes: fewer tests of sites' own models.
-    study = study_of(tmp_path, rounds, variants, "none" if engine == "flower" else "auto")
+    study = study_of(tmp_path, rounds, "none" if engine == "flower" else "auto")
     here = run_study(read_study(study), tmp_path / "simulated")
     done = command("run", study, "--engine", engine, "--out", tmp_path / "runs", timeout=1780)
     assert done.returncode == 0, done.stderr
-    for row in variants:
+    for row in VARIANTS:
         there = tmp_path / "runs" / "tiny" / row / "seed-0"
         assert_same_run(here / row / "seed-0", there)
         assert environment_of(there)["engine"] == engine
