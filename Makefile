@@ -9,7 +9,7 @@ CORE   := src/autofedavg/algorithm.py,src/autofedavg/core/*,src/autofedavg/feder
 # Files of tests at once on two cores: in the second tier many wait for a process. Each worker
 # imports every test, so the first tier, which waits for nothing, has no more of them than cores.
 FILES  := --dist=loadscope --no-loadscope-reorder
-BESIDE := --numprocesses=3 $(FILES)
+BESIDE := --numprocesses=4 $(FILES)
 PAIR   := --numprocesses=2 $(FILES) -p no:cacheprovider
 # Under coverage: tests of the rooms, without files that cost much for the lines that only they reach.
 TRACED := tests/unit tests/contracts tests/integration

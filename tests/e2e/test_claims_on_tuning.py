@@ -122,6 +122,8 @@ def test_which_rows_beat_fedavg_and_even_weights_after_correction(rebuild) -> No
     assert (above, len(below)) == (["none"], 17)
     assert "no row is above them, and 17 are below" in text
     assert "None beats even weights" in guide
+    front = words("README.md")
+    assert "sixteen of 36 rows beat FedAvg after correction. None beats even weights." in front
 
 
 def corrected(table: str, baseline: str) -> tuple[list[str], list[str]]:
