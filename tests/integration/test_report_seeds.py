@@ -9,6 +9,7 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import corrected, differences_table
 from autofedavg.report.figures import all_figures
 from autofedavg.report.read import read_results
+from autofedavg.report.seed_gains import Gain, Interval, counted, seeds_table
 from autofedavg.report.summary import in_short
 from autofedavg.report.tables import scores_table
 from folders import METHODS, write_study
@@ -87,3 +88,32 @@ def test_the_table_names_the_rows_that_stay_below_after_it(tmp_path):
     messages = differences_table(read_results([home])).notes
     sure = "Corrected for the 2 rows (Holm), differences over all sites with p below 0.05: {}."
     assert sure.format("N-DIRICHLET") in messages
+
+
+def test_the_figure_over_seeds_has_the_tables_numbers_and_says_who_outlives_correction(tmp_path):
+    home = write_study(tmp_path / "study", seeds=(0, 1, 2))
+    results = read_results([home])
+    (figure,) = (f for f in all_figures(results)["cases"] if f.name == "seeds")
+    rows = dict(seeds_table(results).rows)
+    assert [item["row"] for item in figure.data] == list(rows)
+    for item in figure.data:
+        seeds, mean, low, high, _, holm_p = rows[item["row"]]
+        shown = (item["seeds"], item["points"], item["low"], item["high"])
+        assert shown == (seeds.value, mean.value, low.value, high.value)
+        assert (item["test"] == "p below 0.05 after correction") == (holm_p.value < 0.05)
+    assert figure.about in in_short(results)
+
+
+def test_one_seed_has_no_figure_over_seeds(tmp_path) -> None:
+    results = read_results([write_study(tmp_path / "study")])
+    assert "seeds" not in [figure.name for figure in all_figures(results)["cases"]]
+    assert not any(line.startswith("Over seeds") for line in in_short(results))
+
+
+def test_how_many_rows_outlive_correction_is_counted() -> None:
+    far, near = Interval(1, 3, 0.001), Interval(-1, 3, 0.3)
+    gains = {"a": Gain(2, 3, far), "b": Gain(1, 3, near), "c": Gain(-2, 3, far)}
+    said = "Over seeds, corrected for 3 rows (Holm): 1 above FedAvg, 1 below."
+    assert counted(gains, "FedAvg") == said
+    said = "Over seeds, corrected for 1 row (Holm): none above FedAvg, none below."
+    assert counted({"b": gains["b"]}, "FedAvg") == said

@@ -96,14 +96,31 @@ def p_cell(p: float) -> Cell:
     return Cell(p, text=shown_p(p).removeprefix("= "))
 
 
-def seeds_table(results: Results) -> Table | None:
-    """Paired differences over seeds, a line per row that shares two seeds with the baseline."""
+def seed_gains(results: Results) -> dict[str, Gain]:
+    """Label -> paired differences, of the rows that share two seeds with the baseline."""
     baseline = results.baseline_row
     if baseline is None:
-        return None
+        return {}
     found = {row.label: gain_over([by_seed(row, baseline)]) for row in results.rows}
     del found[baseline.label]
-    gains = {label: gain for label, gain in found.items() if gain and gain.interval}
+    return {label: gain for label, gain in found.items() if gain and gain.interval}
+
+
+def counted(gains: Mapping[str, Gain], baseline: str) -> str:
+    """How many rows differ from the baseline after Holm's correction, in a sentence."""
+    sure = [gains[name].mean for name, p in holm(gains).items() if p < SIGNIFICANT]
+    above, below = (sum(sign * mean > 0 for mean in sure) or "none" for sign in (1, -1))
+    return (
+        f"Over seeds, corrected for {len(gains)} row{'s' * (len(gains) != 1)} (Holm): {above} "
+        f"above {baseline}, {below} below."
+    )
+
+
+def seeds_table(results: Results) -> Table | None:
+    """Paired differences over seeds, a line per row that shares two seeds with the baseline."""
+    baseline, gains = results.baseline_row, seed_gains(results)
+    if baseline is None:
+        return None
     sure = holm(gains)
     rows = []
     for label, (mean, n, interval) in gains.items():

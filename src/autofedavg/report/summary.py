@@ -6,6 +6,7 @@ from autofedavg.core.evaluation import SIGNIFICANT, Paired
 from autofedavg.report.ceiling import ceilings, sentence
 from autofedavg.report.differences import mean_gains, shown_p
 from autofedavg.report.repeats import Results
+from autofedavg.report.seed_gains import counted, seed_gains
 from autofedavg.report.tables import mean_global
 
 
@@ -27,6 +28,8 @@ def in_short(results: Results) -> list[str]:
     best = max(scores, key=lambda label: scores[label])
     said.append(f"Highest average test score of a global model: {best}, {scores[best]:.2f} %.")
     said += [sentence(line) for line in {line.label: line for line in ceilings(results)}.values()]
+    if results.baseline_row and (gains := seed_gains(results)):
+        said.append(counted(gains, results.baseline_row.label))
     return said + _against(results, scores) + _caution(results)
 
 

@@ -10,6 +10,7 @@ from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.paying import paying_figure
 from autofedavg.report.figures.rows import tested_figure, validation_figure
 from autofedavg.report.figures.scores import differences_figure, matrix_figure
+from autofedavg.report.figures.seeds import seeds_figure
 from autofedavg.report.figures.settings import setting_figures
 from autofedavg.report.figures.simplex import layer_figures, simplex_figures
 from autofedavg.report.repeats import Results
@@ -20,7 +21,7 @@ def all_figures(results: Results) -> dict[str, list[Figure]]:
     parts: dict[str, list[Figure | None]] = {
         "weights": [alpha_figure(results), learning_figure(results), paying_figure(results)],
         "training": [validation_figure(results), tested_figure(results), loss_figure(results)],
-        "cases": [differences_figure(results), matrix_figure(results)],
+        "cases": [seeds_figure(results), differences_figure(results), matrix_figure(results)],
         "costs": [bytes_figure(results), traffic_figure(results), time_figure(results)],
     }
     parts["weights"] += [

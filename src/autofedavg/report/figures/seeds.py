@@ -1,0 +1,70 @@
+"""Differences from the baseline over seeds, with their intervals."""
+
+from __future__ import annotations
+
+from autofedavg.core.evaluation import SIGNIFICANT
+from autofedavg.report.differences import shown_p
+from autofedavg.report.families import families
+from autofedavg.report.figures import vega
+from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.vega import Data, Spec
+from autofedavg.report.repeats import Results
+from autofedavg.report.seed_gains import counted, holm, seed_gains
+
+FULL, HOLLOW = "p below 0.05 after correction", "not significant"
+
+
+def seeds_figure(results: Results) -> Figure | None:
+    """The mean difference of every row, its 95 % interval, and whether it outlives correction."""
+    gains, baseline = seed_gains(results), results.baseline_row
+    if not gains or baseline is None:
+        return None
+    sure = holm(gains)
+    data: Data = [
+        {
+            "row": label,
+            "points": gain.mean,
+            "low": gain.interval.low,
+            "high": gain.interval.high,
+            "seeds": gain.n,
+            "holm": f"p {shown_p(sure[label])}",
+            "test": FULL if sure[label] < SIGNIFICANT else HOLLOW,
+        }
+        for label, gain in gains.items()
+        if gain.interval
+    ]
+    named = f"points above or below {baseline.label}"
+
+    def panel(rows: list[str], last: bool) -> Spec:
+        mine = [item for item in data if item["row"] in rows]
+        layers = _layers(rows, named if last else None)
+        return {"width": 465, "height": {"step": 20}, "data": {"values": mine}, "layer": layers}
+
+    spec = vega.by_family(families(results), list(gains), panel)
+    caption = (
+        f"Global test avg minus that of {baseline.label} with the same seed: mean over seeds, "
+        "Student's 95 % interval. A full dot outlives Holm's correction for all rows."
+    )
+    title = f"Against {baseline.label}, over seeds"
+    said = counted(gains, baseline.label)
+    return Figure("seeds", title, caption, data, spec, about=said)
+
+
+def _layers(labels: list[str], title: str | None) -> list[Spec]:
+    """A line at no difference, and for every row its interval and its mean."""
+    y, x = vega.names("row", labels), vega.number("points", title)
+    shown = {"transform": vega.row_filter(labels)["transform"]}
+    words = vega.tooltip(
+        ("row", ""), ("points", "+.2f"), ("low", "+.2f"), ("high", "+.2f"), ("seeds", "d"),
+        ("holm", ""),
+    )  # fmt: skip
+    full = {"test": f"datum.test === '{FULL}'", "value": 1}
+    filled: Spec = {"condition": full, "value": 0}
+    zero = vega.layer({"type": "rule", "opacity": 0.6}, x={"datum": 0})
+    interval = vega.layer(
+        {"type": "rule", "strokeWidth": 2, "opacity": 0.6},
+        y=y, x={**x, "field": "low"}, x2={"field": "high"},
+    )  # fmt: skip
+    dot: Spec = {"type": "point", "size": 55, "color": vega.COLOURS[0], "fill": vega.COLOURS[0]}
+    mean = vega.layer({**dot, "opacity": 1}, y=y, x=x, fillOpacity=filled, tooltip=words)
+    return [{"data": {"values": [{}]}, **zero}, {**shown, **interval}, {**shown, **mean}]
