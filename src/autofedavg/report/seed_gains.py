@@ -110,9 +110,10 @@ def counted(gains: Mapping[str, Gain], baseline: str) -> str:
     """How many rows differ from the baseline after Holm's correction, in a sentence."""
     sure = [gains[name].mean for name, p in holm(gains).items() if p < SIGNIFICANT]
     above, below = (sum(sign * mean > 0 for mean in sure) or "none" for sign in (1, -1))
+    rows = f"{len(gains)} row{'s' * (len(gains) != 1)}"
     return (
-        f"Over seeds, corrected for {len(gains)} row{'s' * (len(gains) != 1)} (Holm): {above} "
-        f"above {baseline}, {below} below."
+        f"Over seeds, with Holm's correction for {rows}: {above} significantly above {baseline}, "
+        f"{below} below."
     )
 
 

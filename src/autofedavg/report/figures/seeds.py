@@ -11,11 +11,11 @@ from autofedavg.report.figures.vega import Data, Spec
 from autofedavg.report.repeats import Results
 from autofedavg.report.seed_gains import counted, holm, seed_gains
 
-FULL, HOLLOW = "p below 0.05 after correction", "not significant"
+FULL, HOLLOW = f"p below {SIGNIFICANT} after correction", "not significant"
 
 
 def seeds_figure(results: Results) -> Figure | None:
-    """The mean difference of every row, its 95 % interval, and whether it outlives correction."""
+    """Every row's mean difference and 95 % interval; a full dot is significant after correction."""
     gains, baseline = seed_gains(results), results.baseline_row
     if not gains or baseline is None:
         return None
@@ -43,7 +43,7 @@ def seeds_figure(results: Results) -> Figure | None:
     spec = vega.by_family(families(results), list(gains), panel)
     caption = (
         f"Global test avg minus that of {baseline.label} with the same seed: mean over seeds, "
-        "Student's 95 % interval. A full dot outlives Holm's correction for all rows."
+        f"Student's 95 % interval. Full dots: p below {SIGNIFICANT} after Holm's correction."
     )
     title = f"Against {baseline.label}, over seeds"
     said = counted(gains, baseline.label)
