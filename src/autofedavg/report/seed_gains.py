@@ -80,15 +80,18 @@ def verdict(gains: Mapping[str, Gain], baseline: str) -> str:
     tested = holm(gains)
     if not tested:
         return f"No row has {FEWEST} seeds in common with {baseline}, so nothing is tested."
-    told = []
-    for way, sign in (("above", 1), ("below", -1)):
-        sure = [name for name, p in tested.items() if p < SIGNIFICANT]
-        names = [name for name in sure if sign * gains[name].mean > 0]
-        told.append(f"{way} {baseline}: {'; '.join(names) or 'none'}")
+    above, below = ("; ".join(names) or "none" for names in _significant(gains))
     return (
-        f"Corrected for the {len(tested)} rows (Holm), with p below {SIGNIFICANT}, "
-        f"{', and '.join(told)}."
+        f"Corrected for the {len(tested)} rows (Holm), with p below {SIGNIFICANT}, above "
+        f"{baseline}: {above}, and below {baseline}: {below}."
     )
+
+
+def _significant(gains: Mapping[str, Gain]) -> tuple[list[str], list[str]]:
+    """The rows above and below the baseline after Holm's correction."""
+    sure = [name for name, p in holm(gains).items() if p < SIGNIFICANT]
+    above = [name for name in sure if gains[name].mean > 0]
+    return above, [name for name in sure if gains[name].mean < 0]
 
 
 def p_cell(p: float) -> Cell:
@@ -108,8 +111,7 @@ def seed_gains(results: Results) -> dict[str, Gain]:
 
 def counted(gains: Mapping[str, Gain], baseline: str) -> str:
     """How many rows differ from the baseline after Holm's correction, in a sentence."""
-    sure = [gains[name].mean for name, p in holm(gains).items() if p < SIGNIFICANT]
-    above, below = (sum(sign * mean > 0 for mean in sure) or "none" for sign in (1, -1))
+    above, below = (len(names) or "none" for names in _significant(gains))
     rows = f"{len(gains)} row{'s' * (len(gains) != 1)}"
     return (
         f"Over seeds, with Holm's correction for {rows}: {above} significantly above {baseline}, "
