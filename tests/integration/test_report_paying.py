@@ -71,23 +71,10 @@ def test_the_figure_marks_every_call_by_whether_it_paid(study):
     rows = list(csv.DictReader(io.StringIO(figure.csv())))
     mine = [(row["t"], row["call"]) for row in rows if (row["row"], row["seed"]) == ("AUTO", "0")]
     assert mine == [("1", "paid"), ("2", "paid"), ("5", "did not pay")]
-    assert {row["call"] for row in rows if row["row"] == "BACK"} == {"back to sizes"}
+    assert {row["call"] for row in rows if row["row"] == "BACK"} == {"did not pay: to sizes"}
     low, high = (float(rows[0][end]) for end in ("low", "high"))
     assert (low, high) == pytest.approx((0.3, 0.7))
     assert figure.about == "AUTO: 4 of 6 calls paid; BACK: 0 of 2 calls paid."
-
-
-def test_a_call_that_paid_and_was_the_last_is_back_at_sizes_and_counts_as_paid(study):
-    last = {"next": None, "over_sizes": 0.2, "over_sizes_error": 0.1, "to_sizes": True}
-    for seed in (0, 1):
-        judged(study, "back", seed, {1: CALLS[1], 2: CALLS[2] | last})
-    results = read_results([study])
-    rows = list(csv.DictReader(io.StringIO(paying_figure(results).csv())))
-    mine = [(row["t"], row["call"]) for row in rows if (row["row"], row["seed"]) == ("BACK", "0")]
-    assert mine == [("1", "paid"), ("2", "back to sizes")]
-    assert "BACK: 4 of 4 calls paid" in paying_figure(results).about
-    _, cells = paying_table(results).rows[1]
-    assert [cells[2].text, cells[5].text] == ["4 of 4", "2"]
 
 
 def test_both_are_part_of_the_report(study):

@@ -13,7 +13,6 @@ from autofedavg.core.bank import Bank
 
 BATCHES = 8  # mini-batches of every client that a call is judged on
 LONGEST = 15  # rounds between two calls while they pay (decision 63)
-NEVER = 2**31  # the round of the next call where there is none
 
 
 class LearningRounds(Protocol):
@@ -81,15 +80,6 @@ class CallSchedule:
         longer = 2 * self.interval + 1
         self.interval = min(longer, LONGEST) if paid else 2 * longer + 1
         self.next = t + self.interval
-
-    def end(self) -> None:
-        """Makes no more calls."""
-        self.next = NEVER
-
-    @property
-    def announced(self) -> int | None:
-        """The round of the next call; None if there is none."""
-        return None if self.next == NEVER else self.next
 
     @classmethod
     def most(cls, T: int) -> int:

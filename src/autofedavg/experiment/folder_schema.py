@@ -74,7 +74,7 @@ def _measured(value: Any) -> bool:
 _weights = (_none, [(_measured, [_measured])])  # one for each site, or a list of one a layer
 _scored = (_none, {"mean": _measured, "sites": (_none, {str: _measured})})
 _event = {"site!": str, "what!": str, "call": str, "reason": (_none, str)}
-_verdict = {"gain!": _number, "error!": _number, "paid!": bool, "next!": (_none, _count),
+_verdict = {"gain!": _number, "error!": _number, "paid!": bool, "next!": _count,
             "to_sizes": bool, "over_sizes": _number, "over_sizes_error": _number}  # fmt: skip
 _sha256 = ("split_sha256", "content_sha256", "folds_sha256")
 _row = {"name!": str, "label": str, "rounds": _count, "task": dict, "method": dict}

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ERRORS = 2.0  # standard errors that a gain must exceed (decision 63)
-FAINT = 0.25  # of the best call's gain: less is no evidence on training cases (decision 63)
 ROUNDING = 1e-6  # of the loss: a smaller gain may be float32's rounding
 
 
@@ -75,10 +74,6 @@ class PayingCalls:
     weights before it stay. With `plan.to_sizes` they become n_k/n instead, unless they are better
     than n_k/n by more than noise.
 
-    Local models know their training cases by heart in the end, and lower the loss there whatever
-    they do elsewhere. So with `plan.to_sizes` and calls on training cases, the first faint one is
-    the last, and the weights become n_k/n.
-
     Args:
         federation: the clients.
         plan: the constants of the method.
@@ -88,12 +83,10 @@ class PayingCalls:
     def __init__(self, federation: Federation, plan: Plan, memory: Mapping[str, Tensor]) -> None:
         self._federation, self._plan = federation, plan
         self._schedule = CallSchedule(memory)
-        self._best = float(memory["best_gain"]) if "best_gain" in memory else 0.0
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        best = torch.tensor(self._best, dtype=torch.float64)
-        return {**self._schedule.memory, "best_gain": best}
+        return self._schedule.memory
 
     def due(self, t: int) -> bool:
         return self._schedule.due(t)
@@ -114,19 +107,13 @@ class PayingCalls:
         if sizes is not None:
             over = self._gain(losses, 2, 0)
             verdict |= {"over_sizes": over.mean, "over_sizes_error": over.error}
-            last = plan.data == "train" and self._best > 0 and gain.mean < FAINT * self._best
-            if last:
-                self._schedule.end()
-            verdict["to_sizes"] = last or not (gain.beyond_noise or over.beyond_noise)
+            verdict["to_sizes"] = not gain.beyond_noise and not over.beyond_noise
             kept = moved_to(sizes, gamma, before) if verdict["to_sizes"] else kept
-        if gain.beyond_noise:
-            self._best = max(self._best, gain.mean)
-        due = self._schedule.announced
-        federation.verdict = {**verdict, "next": due}
+        federation.verdict = {**verdict, "next": self._schedule.next}
         log.info(
-            "LearnAggWeight of round %d %s: loss %+.3g +- %.2g; %s",
+            "LearnAggWeight of round %d %s: loss %+.3g +- %.2g; next in round %d",
             t, "paid" if gain.beyond_noise else "did not pay", -gain.mean, gain.error,
-            "no more calls" if due is None else f"next in round {due}",
+            self._schedule.next,
         )  # fmt: skip
         return kept
 

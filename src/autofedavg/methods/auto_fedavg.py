@@ -72,8 +72,7 @@ class AutoFedAvg(Method):
         "stay",
         origin="ours: decision 63",
         help="weights after a call of t0 = 'auto' that did not pay: those before it; or n_k/n, "
-        "unless they are better than n_k/n; with learn_on = 'train' n_k/n for good, after a call "
-        "that gained less than a quarter of the best",
+        "unless they are better than n_k/n",
     )
     S: int = setting(
         lambda known: 1 if known.get("learning") == "blind" else 20,

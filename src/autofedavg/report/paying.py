@@ -66,9 +66,8 @@ def paying_table(results: Results) -> Table | None:
     notes = (
         "A call paid if its weights lower the sites' loss by more than two standard errors, on "
         "batches that no step was taken on; learned blindly, to first order. After one that did "
-        "not, the weights before it stay, or become n_k/n; learned on training cases, they become "
-        "n_k/n for good after the first that gained less than a quarter of the best. All repeats "
-        "together; the last that paid: latest round of any.",
+        "not, the weights before it stay, or become n_k/n. All repeats together; the last that "
+        "paid: latest round of any.",
     )
     return table_of("paying", "Calls of LearnAggWeight that paid", heads, rows, notes)
 

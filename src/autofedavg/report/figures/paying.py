@@ -9,7 +9,7 @@ from autofedavg.report.paying import judged_calls
 from autofedavg.report.repeats import Results
 
 WIDE, TALL = 250, 150
-PAID, LOST, BACK = "paid", "did not pay", "back to sizes"
+PAID, LOST, BACK = "paid", "did not pay", "did not pay: to sizes"
 
 
 def paying_figure(results: Results) -> Figure | None:
@@ -17,7 +17,7 @@ def paying_figure(results: Results) -> Figure | None:
     data: Data = [
         {"row": row.label, "seed": call.seed, "fold": call.fold, "t": call.t, "gain": call.gain,
          "low": call.gain - 2 * call.error, "high": call.gain + 2 * call.error,
-         "call": BACK if call.to_sizes else PAID if call.paid else LOST}
+         "call": PAID if call.paid else BACK if call.to_sizes else LOST}
         for row in results.rows
         for call in judged_calls(row)
     ]  # fmt: skip
@@ -53,14 +53,13 @@ def paying_figure(results: Results) -> Figure | None:
     caption = (
         "Calls of LearnAggWeight where t0 = auto, a mark for every repeat: how much the learned "
         "weights lower the sites' mean loss, with two standard errors to each side, on batches "
-        "that no step was taken on. A call pays if the line lies above zero. Back to sizes: the "
-        "weights became n_k/n."
+        "that no step was taken on. A call pays if the line lies above zero."
         f"{left}{vega.every(stride)}"
     )
     title = "Which calls of LearnAggWeight paid"
-    calls = {row.label: judged_calls(row) for row in results.rows}
     about = "; ".join(
-        f"{row}: {sum(call.paid for call in calls[row])} of {len(calls[row])} calls paid"
+        f"{row}: {sum(i['row'] == row and i['call'] == PAID for i in data)} of "
+        f"{sum(i['row'] == row for i in data)} calls paid"
         for row in kept
     )
     spec = vega.per_row(kept, drawn, panel)
