@@ -107,6 +107,14 @@ def test_report_refuses_repeats_with_other_settings(finished, tiny, tmp_path) ->
         read_results([finished, tmp_path / "elsewhere"])
 
 
+def test_a_repeat_may_keep_models_that_others_do_not(finished, tiny, tmp_path) -> None:
+    """What is kept, and an oracle fitted to it, change no score."""
+    kept = read_study(tiny, ["rounds=1", "keep_models=[1]"], seeds=[1], only=["fedavg"])
+    run_study(kept, tmp_path / "kept")
+    (row,) = read_results([finished, tmp_path / "kept"]).rows
+    assert [repeat.seed for repeat in row.repeats] == [0, 1]
+
+
 def test_report_refuses_the_same_seed_twice(finished, tiny, tmp_path) -> None:
     again = run_study(read_study(tiny, ["rounds=1"], only=["fedavg"]), tmp_path / "again")
     with pytest.raises(RunError, match=r"seed 0 of row 'fedavg' is also in .*the same run is not"):

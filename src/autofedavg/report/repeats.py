@@ -17,7 +17,8 @@ from autofedavg.core.scores import Scores
 from autofedavg.experiment.machine_paths import PATHS
 
 MANY = 8  # sites: more do not fit side by side
-LOCAL = ("fold", "hold", *PATHS)  # may differ between repeats of a row
+LOCAL = ("fold", "hold", *PATHS)  # of the task: may differ between repeats of a row
+BESIDES = ("keep_models", "ceiling")  # likewise: they change no score
 CaseScores = Mapping[tuple[str, str], float]  # by site and case
 
 
@@ -233,9 +234,10 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 def shared_settings(configs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The settings of runs that can be compared; older runs get what they lack at its default.
 
-    Where files lie on a machine is none of them: the environment holds what is in them.
+    Where files lie on a machine is none of them: the environment holds what is in them. Nor is what
+    a run keeps besides its scores.
     """
-    shared = [_without_places(config) for config in configs]
+    shared = [_comparable(config) for config in configs]
     known: dict[tuple[Any, Any], set[frozenset[str]]] = {}
     for config in shared:
         kind = (config["task"].get("name"), config["method"]["name"])
@@ -244,12 +246,12 @@ def shared_settings(configs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
         return shared
     from autofedavg.experiment.config import completed  # brings PyTorch
 
-    return [_without_places(completed(config)) for config in shared]
+    return [_comparable(completed(config)) for config in shared]
 
 
-def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     task = {key: value for key, value in config["task"].items() if key not in LOCAL}
-    return {**config, "task": task}
+    return {**{key: config[key] for key in config if key not in BESIDES}, "task": task}
 
 
 def stem(name: str) -> str:
