@@ -40,6 +40,7 @@ FIGURES = {  # file in docs/img: study, figure
     "messages-bytes.svg": ("study-messages", "bytes"),
     "lgg-alpha.svg": ("study-lgg", "alpha"),
     "lgg-differences.svg": ("study-lgg", "differences"),
+    "lgg-bad-alpha.svg": ("study-lgg-bad-site", "alpha"),
     "hospitals-seeds.svg": ("bench-hospitals-tuned", "seeds"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
     "bad-site-settings.svg": ("ablation-bad-site", "settings"),

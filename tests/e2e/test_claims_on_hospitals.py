@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
-from autofedavg.core.evaluation import SIGNIFICANT, case_means, compare
+from autofedavg.core.evaluation import SIGNIFICANT, case_means, compare, summarise
 from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import differences_table
 from published import gains_of, half_interval, published, words
@@ -58,6 +58,35 @@ def test_the_four_hospitals_are_what_the_runs_say(rebuild) -> None:
         for mine, alone in zip(row.summaries, own, strict=True)
         for site in lgg.sites
     )
+
+
+def test_the_four_hospitals_with_a_bad_one(rebuild) -> None:
+    text, front = words("docs/reproduction.md"), words("README.md")
+    bad, good = rebuild.results("study-lgg-bad-site"), rebuild.results("study-lgg")
+    names = ("fedavg", "fedavg-even", "n-dirichlet")
+    assert [row.name for row in bad.rows] == list(names)
+    assert all(row.whole.keys() == {0} for row in bad.rows)
+    even, learned = (bad.row(name) for name in names[1:])
+    ends = {row.name: 100 * row.summaries[0].global_test_avg for row in bad.rows}
+    before = {row: statistics.fmean(100 * s.global_test_avg for s in good.row(row).summaries)
+              for row in ("fedavg", "n-dirichlet")}  # fmt: skip
+    assert f"cost FedAvg {before['fedavg'] - ends['fedavg']:.1f} points (65.54" in text
+    assert f"so {before['n-dirichlet'] - ends['n-dirichlet']:.1f} points are still lost" in text
+    said = "a Dice of {n-dirichlet:.1f}, even weights {fedavg-even:.1f} and FedAvg {fedavg:.1f}"
+    assert said.format(**ends) in front
+    mine, theirs = (row.summaries[0].by_site for row in (learned, even))
+    assert all(mine[site] > theirs[site] for site in bad.sites)  # "at each hospital"
+    by_fold = [
+        [100 * summarise(repeat.scores, row.metric).global_test_avg for repeat in row.repeats]
+        for row in (learned, even)
+    ]
+    gains = [one - other for one, other in zip(*by_fold, strict=True)]
+    assert len(gains) == 5
+    assert f"in each fold, by {min(gains):.1f} to {max(gains):.1f} points" in text
+    cases = (case_means([row.whole[0]], "dice") for row in (learned, even))
+    assert compare(*cases).p < 0.001
+    spread = [100 * summary.global_test_avg for summary in good.row("fedavg").summaries]
+    assert f"right labels are {max(spread) - min(spread):.1f} points apart" in text
 
 
 def test_the_weights_of_the_four_hospitals(rebuild) -> None:

@@ -38,7 +38,7 @@ def test_learned_weights_lead_under_strong_skew(rebuild) -> None:
         if line.startswith("| Auto-FedAvg-N-Softmax, S = 100 |")
     )  # fmt: skip
     p = line.split()[-2]
-    assert f"Corrected for four rows, the last has p = {p}." in text
+    assert f"Corrected for five rows, the last has p = {p}." in text
     assert f", p = {p}). Four calls of twenty" in text
     front = words("README.md")
     early, late = (statistics.fmean(gains("n-softmax", t)) for t in (5, 20))
@@ -82,6 +82,20 @@ def test_blind_learning_keeps_part_of_it() -> None:
     assert f"up and their sum down, add {share} to FedAvg's traffic" in text
     cosines = [line["blind"]["cosine"] for run in runs_of("n-softmax-blind") for line in run[1:]]
     assert f"are {min(cosines):.3f} to {max(cosines):.3f}, above its resolution of 0.004" in text
+
+
+def test_longer_blind_steps_lead_less_early() -> None:
+    text, row = words("docs/reproduction.md"), "n-softmax-blind-fast"
+    five, ten, twenty = (said(row, t) for t in (5, 10, 20))
+    assert (
+        f"blind learning is {five} points above FedAvg after five rounds, {ten} after ten" in text
+    )
+    assert f"after ten, and after twenty {twenty}. So the goal of 8 points" in text
+    early, late = (
+        statistics.fmean(gains(row, t)) - statistics.fmean(gains("n-softmax-blind", t))
+        for t in (5, 10)
+    )
+    assert early < 0 < late
 
 
 def test_blind_and_judged_rows_of_the_four_hospitals() -> None:

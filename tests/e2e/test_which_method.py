@@ -171,11 +171,28 @@ def test_what_the_skew_section_says_is_repeated(rebuild) -> None:
     assert f"four calls of twenty: {few} FedAvg's bytes instead of {every}" in text
 
 
-def test_the_ceiling(cell) -> None:
+def test_the_ceiling(cell, rebuild) -> None:
     gains = [cell("bench-skew-long", "ceiling", f"FedAvg - round {t}", "network-wise")
              for t in (5, 20, 80)]  # fmt: skip
     said = "gain {} points in round 5, {} in round 20 and {} in round 80".format(*gains)
     assert said in words(PAGE)
+    gains = [cell("table1-cifar10", "ceiling", f"FedAvg - round {t}", "network-wise")
+             for t in (3, 10, 99)]  # fmt: skip
+    said = "could gain {} in round 3, {} in round 10 and {} in round 99".format(*gains)
+    assert said in words(PAGE)
+    verdict = "better weights could gain 0.0 ± 0.2 points"
+    assert f"round 99: {verdict} here: not worth" in rebuild.tables("table1-cifar10")["ceiling"]
+    assert verdict in words("README.md")
+
+
+def test_a_bad_hospital_is_found(cell) -> None:
+    text, study = words(PAGE), "study-lgg-bad-site"
+    rows = ("Auto-FedAvg-N-Dirichlet", EVEN, FEDAVG)
+    scores = [cell(study, "scores", row, AVERAGE) for row in rows]
+    said = "four hospitals: N-Dirichlet {}, even weights {}, FedAvg {} (one seed)".format(*scores)
+    assert said in text
+    found, sizes = (cell(study, "weights", row, "DU") for row in (rows[0], FEDAVG))
+    assert f"gives it {found} of the weight instead of {sizes}" in text
 
 
 def test_where_a_site_may_be_bad(cell, rebuild) -> None:
