@@ -27,7 +27,7 @@ RECORDED = ("engine", "device", "threads")  # of the machine that a run was plan
 
 def builtin_studies() -> dict[str, str]:
     """Name and title of every study that comes with the package."""
-    return {name: study_values(study_path(name))["study"]["title"] for name in _names()}
+    return {name: _content(study_path(name))["study"]["title"] for name in _names()}
 
 
 def study_path(study: Path | str) -> Path:
@@ -100,11 +100,46 @@ def read_trials(study: Path | str, only: Sequence[str] = ()) -> tuple[Study, Tri
 
 
 def study_values(path: Path) -> Values:
-    """A study file's content, unchecked.
+    """A study file's content, unchecked; with the rows and ranges of the study it names for them.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or names no study that has rows of its own.
     """
+    values = _content(path)
+    head = values.get("study")
+    if not isinstance(head, dict) or "rows" not in head:
+        return values
+    where, others = f"{path.name}: study.rows", _content(_rows_of(head["rows"], path.name))
+    if "rows" in others["study"]:
+        raise ConfigError(
+            f"{head['rows']} takes its rows from another study",
+            where=where,
+            remedy=f"name that one: {others['study']['rows']}",
+        )
+    own = values.get("run", [])
+    if not isinstance(own, list):
+        raise ConfigError("the study's own rows must be [[run]] tables", where=path.name)
+    ranges = {part: others[part] for part in ("tune",) if part in others}
+    return {
+        **ranges,
+        **values,
+        "study": {key: value for key, value in head.items() if key != "rows"},
+        "run": [*others["run"], *own],
+    }
+
+
+def _rows_of(name: object, where: str) -> Path:
+    """The file of a built-in study: the paths of its rows begin nowhere else."""
+    if isinstance(name, str) and name in _names():
+        return BUILTIN / f"{name}.toml"
+    raise ConfigError(
+        f"{name!r} is not a built-in study",
+        where=f"{where}: study.rows",
+        remedy=did_you_mean(str(name), _names()),
+    )
+
+
+def _content(path: Path) -> Values:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
