@@ -67,6 +67,14 @@ method = { name = "auto-fedavg", t0 = 2 }
     assert list(trials.changes)[-1] == "t0-2"
 
 
+def test_folds_of_trials_stay_with_the_data_that_has_them(own) -> None:
+    """Those of bench-lgg are of its own list; it also has rows that need no cases elsewhere."""
+    path = own(text=OWN.replace("bench-hospitals", "bench-lgg"))
+    plan, trials = read_trials(path)
+    assert plan.folds == ()
+    assert trials.changes == read_trials("bench-lgg")[1].changes
+
+
 def test_it_runs_through_the_command(own, tmp_path, capsys) -> None:
     only = ["--only", "fedavg", "--only", "even", "--out", str(tmp_path / "runs")]
     assert cli._main(["run", str(own()), "--seeds", "0", *only]) == 0

@@ -119,9 +119,9 @@ def study_values(path: Path) -> Values:
     own = values.get("run", [])
     if not isinstance(own, list):
         raise ConfigError("the study's own rows must be [[run]] tables", where=path.name)
-    ranges = {part: others[part] for part in ("tune",) if part in others}
+    trials = {key: value for key, value in others.get("tune", {}).items() if key != "folds"}
     return {
-        **ranges,
+        **({"tune": trials} if trials else {}),  # its folds are those of its own data
         **values,
         "study": {key: value for key, value in head.items() if key != "rows"},
         "run": [*others["run"], *own],
