@@ -19,6 +19,7 @@ from autofedavg.studies.machine import Machine
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.study_file import (
     builtin_studies,
+    changed,
     read_trials,
     study_path,
     study_values,
@@ -69,6 +70,43 @@ def tuned(study, tmp_path_factory):
         code = cli._main(["tune", str(study), "--out", str(out), "--workers", "1"])
     assert code == 0
     return out, asked
+
+
+def test_a_value_that_is_set_is_that_of_every_trial_and_of_the_tuned_study(study, tmp_path) -> None:
+    sets = ["--set", "rounds=1", "--set", "training.iterations=1"]
+    only = ["--only", "fedavg", "--only", "ditto"]
+    where = ["--out", str(tmp_path), "--workers", "1"]
+    assert cli._main(["tune", str(study), *only, *sets, *where]) == 0
+    runs = sorted(tmp_path.glob("tiny-trials/*/seed-100"))
+    assert len(runs) == 4
+    for run in runs:
+        config = tomllib.loads((run / "config.toml").read_text())
+        assert (config["rounds"], config["training"]["iterations"]) == (1, 1)
+    for run in read_study(tmp_path / "tiny-tuned.toml").runs:
+        assert (run.values()["rounds"], run.values()["training"]["iterations"]) == (1, 1)
+
+
+def test_a_path_that_is_set_begins_where_the_command_is_given(tmp_path, monkeypatch) -> None:
+    (tmp_path / "scans").mkdir()
+    monkeypatch.chdir(tmp_path)
+    raw = changed(study_values(study_path("bench-lgg")), ["task.root=scans", "rounds=3"])
+    assert {row["task"]["root"] for row in raw["run"]} == {str(tmp_path / "scans")}
+    assert {row["rounds"] for row in raw["run"]} == {3}
+    assert "task" not in study_values(study_path("bench-lgg"))["run"][0]
+
+
+def test_ranges_are_tried_from_the_value_that_is_set(study) -> None:
+    plan, trials = read_trials(study, ["ditto"], ["method.pull=0.5"])
+    first, second = (run.values()["method"]["pull"] for run in plan.runs)
+    assert first == 0.5
+    assert second in (1.0, 0.01)  # three settings, of which two are tried
+    assert trials.changes["ditto"] == [{}, {"method.pull": second}]
+
+
+@pytest.mark.parametrize("text", ["tune.trials=3", "tune=3"])
+def test_ranges_cannot_be_set_for_all_rows(study, text) -> None:
+    with pytest.raises(ConfigError, match="tune is not a setting of a run"):
+        read_trials(study, overrides=[text])
 
 
 def test_every_row_has_as_many_trials_and_none_is_tested(tuned) -> None:

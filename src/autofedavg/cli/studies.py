@@ -129,6 +129,7 @@ def tune(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Tune only this row. Repeatable.")
     ] = None,
+    sets: Sets = None,
     out: Annotated[
         Path, typer.Option(help="Folder for the trials' run folders and the tuned study.")
     ] = Path("runs"),
@@ -147,7 +148,9 @@ def tune(
 
     machine = Machine("simulator", device, workers, threads)
     with watching() as bars:
-        tuned, results = tune_study(study, out, machine, bars, at_once, only=tuple(only or ()))
+        tuned, results = tune_study(
+            study, out, machine, bars, at_once, only=tuple(only or ()), overrides=tuple(sets or ())
+        )
     table = trials_table(results)
     if table and not as_json:
         typer.echo(to_text(table), nl=False)

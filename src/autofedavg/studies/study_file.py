@@ -18,8 +18,9 @@ from autofedavg.experiment.folder import STUDY, Ledger, in_order, read_json, run
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.trials import Trials, trials_of
-from autofedavg.experiment.validation import Values
+from autofedavg.experiment.validation import Values, merge, override
 from autofedavg.studies.machine import Machine
+from autofedavg.tasks import TASKS
 
 BUILTIN = Path(__file__).with_name("builtin")
 RECORDED = ("engine", "device", "threads")  # of the machine that a run was planned for
@@ -79,19 +80,22 @@ def read_study(
     return read
 
 
-def read_trials(study: Path | str, only: Sequence[str] = ()) -> tuple[Study, Trials]:
+def read_trials(
+    study: Path | str, only: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> tuple[Study, Trials]:
     """Reads a study's trials, and checks all of them.
 
     Args:
         study: as for `read_study`.
         only: names of the rows to try; all when empty.
+        overrides: as for `read_study`; the ranges are tried from there.
 
     Raises:
         ConfigError: the study is wrong, or its ranges are.
     """
     path = study_path(study)
-    read = read_study(path, only=only)
-    raw = study_values(path)
+    read = read_study(path, overrides, only=only)
+    raw = changed(study_values(path), overrides)
     rows = {run.name for run in read.runs}
     trials = trials_of(
         {**raw, "run": [row for row in raw["run"] if row["name"] in rows]}, path.name
@@ -126,6 +130,20 @@ def study_values(path: Path) -> Values:
         "study": {key: value for key, value in head.items() if key != "rows"},
         "run": [*others["run"], *own],
     }
+
+
+def changed(raw: Values, overrides: Sequence[str]) -> Values:
+    """A checked study's values, each row with those of `--set`; their paths begin where we are."""
+    base, rows = raw.get("base", {}), [merge(row, {}) for row in raw["run"]]
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        for row in rows:
+            override(row, text)
+            task = merge(base, row).get("task", {})
+            _, _, name = key.partition("task.")
+            if name in (TASKS[task["name"]].paths if task.get("name") in TASKS else ()):
+                row["task"][name] = str(Path(task[name]).absolute())
+    return {**raw, "run": rows}
 
 
 def _rows_of(name: object, where: str) -> Path:

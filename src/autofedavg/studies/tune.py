@@ -25,6 +25,7 @@ from autofedavg.studies.launch import run_study
 from autofedavg.studies.machine import Machine
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.study_file import (
+    changed,
     read_trials,
     study_path,
     study_values,
@@ -41,6 +42,7 @@ def tune_study(
     at_once: int = 1,
     *,
     only: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
 ) -> tuple[Path, Results]:
     """Runs the trials that are not finished, and writes the study with each row's best settings.
 
@@ -51,6 +53,8 @@ def tune_study(
         observer: receives progress.
         at_once: trials in parallel, as for `run_study`.
         only: rows to tune; all when empty. The tuned study has no others.
+        overrides: "key=value" settings of every row and trial, as for `--set`. The tuned study has
+            them as well.
 
     Returns:
         The tuned study's file, and the trials as a report reads them.
@@ -59,7 +63,7 @@ def tune_study(
         ConfigError: the study or its ranges are wrong; nothing was run.
         RunError: a row has no trial with a validation score.
     """
-    plan, trials = read_trials(study, only)
+    plan, trials = read_trials(study, only, overrides)
     home = Path(out) / plan.name
     _run_trials(plan, home, machine, observer, at_once)
     results = read_results([home / run.name for run in plan.runs])
@@ -74,7 +78,8 @@ def tune_study(
             )
         chosen[row] = best
     path = study_path(study)
-    text = _tuned(study_values(path), path, Path(out), trials, chosen)
+    raw = changed(study_values(path), overrides)
+    text = _tuned(raw, path, Path(out), trials, chosen)
     place = Path(out) / f"{plan.name.removesuffix('-trials')}-tuned.toml"
     with disk_errors(place, "tune again: finished trials are kept"):
         write_atomically(place, text.encode())
