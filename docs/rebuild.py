@@ -11,6 +11,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import good_or_bad
 import travel
 
 from autofedavg.report.build import report_tables
@@ -42,6 +43,7 @@ FIGURES = {  # file in docs/img: study, figure
     "lgg-differences.svg": ("study-lgg", "differences"),
     "lgg-bad-alpha.svg": ("study-lgg-bad-site", "alpha"),
     "hospitals-seeds.svg": ("bench-hospitals-tuned", "seeds"),
+    "good-hospitals-seeds.svg": ("bench-good-hospitals-tuned", "seeds"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
     "bad-site-settings.svg": ("ablation-bad-site", "settings"),
     "bad-sites.svg": ("bad-sites", "across"),
@@ -60,6 +62,7 @@ PRINTED = {  # row of table1-cifar10: the paper's Table 1, where the first five 
     "n-dirichlet": 88.98,
 }
 EXACT = {"study-messages": "bench-skew", "study-messages-lgg": "study-lgg"}  # has the float32 rows
+GOOD, BAD = "bench-good-hospitals-tuned", "bench-hospitals-tuned"
 RULES = ("fedavg", "fedavg-even")
 CHOSEN = "FedAvg - size or even, by validation"
 ACROSS = "bad-sites"  # the name of these studies together
@@ -94,6 +97,8 @@ def tables(study: str) -> dict[str, str]:
         made.append(worth_table())
     elif study in EXACT:
         made.append(travel.travel_table(results(study), results(EXACT[study])))
+    elif study == GOOD:
+        made.append(good_or_bad.risk_table(results(GOOD), results(BAD)))
     return {table.name: to_markdown(table) for table in made}
 
 

@@ -103,6 +103,7 @@ COSTS = {
     "integration/test_report_tested.py": QUICK,
     "integration/test_resume_after_kill.py": "process",
     "integration/test_resume_study.py": "trains",
+    "integration/test_rows_of_another_study.py": "trains",
     "integration/test_secret.py": "trains",
     "integration/test_select.py": "trains",
     "integration/test_serve.py": "process",

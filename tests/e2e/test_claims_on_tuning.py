@@ -13,9 +13,10 @@ from autofedavg.report.seed_gains import seeds_table
 from autofedavg.report.trials import best_of, trials_in
 from autofedavg.studies.study_file import study_path
 from autofedavg.studies.tune import tune_study
-from published import published, words
+from published import half_interval, published, words
 
 TRIALS, TUNED = "bench-hospitals-trials", "bench-hospitals-tuned"
+GOOD = "bench-good-hospitals"
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +24,23 @@ def trials(rebuild):
     return trials_in(rebuild.results(TRIALS))
 
 
-def test_the_tuned_study_is_what_the_trials_choose(tmp_path) -> None:
+@pytest.mark.parametrize("study", ["bench-hospitals", GOOD])
+def test_the_tuned_study_is_what_the_trials_choose(study, tmp_path) -> None:
     """Nothing is run: all trials are finished, and have the settings of today's ranges."""
-    shutil.copytree(published(TRIALS), tmp_path / TRIALS)
+    trials = f"{study}-trials"
+    shutil.copytree(published(trials), tmp_path / trials)
     before = {path: path.read_bytes() for path in tmp_path.rglob("rounds.jsonl")}
-    place, _ = tune_study("bench-hospitals", tmp_path)
-    assert place.read_bytes() == study_path(TUNED).read_bytes()
+    place, _ = tune_study(study, tmp_path)
+    assert place.read_bytes() == study_path(f"{study}-tuned").read_bytes()
     assert {path: path.read_bytes() for path in tmp_path.rglob("rounds.jsonl")} == before
 
 
-def test_every_method_had_as_many_trials_and_none_was_tested(trials) -> None:
+@pytest.mark.parametrize("study", [TRIALS, f"{GOOD}-trials"])
+def test_every_method_had_as_many_trials_and_none_was_tested(study, rebuild) -> None:
+    trials = trials_in(rebuild.results(study))
     assert {len(mine) for mine in trials.values()} == {4}
     assert len(trials) == 38
-    for run in published(TRIALS).glob("*/seed-100"):
+    for run in published(study).glob("*/seed-100"):
         ledger = Ledger(run)
         assert not ledger.scores()
         assert not any("test" in line for line in ledger.rounds())
@@ -160,3 +165,61 @@ def test_what_does_not_help(scores, common, rebuild) -> None:
     (proxy,) = {repeat.config["task"]["proxy"]
                 for repeat in rebuild.named(TRIALS, "fltrust.trial-1").repeats}  # fmt: skip
     assert proxy == 8  # "with eight cases at the server"
+
+
+def test_where_all_sites_are_good_no_tuned_row_beats_fedavg(rebuild) -> None:
+    text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
+    results = rebuild.results(rebuild.GOOD)
+    assert len(results.rows) == 38
+    assert all(set(row.whole) == {0, 1, 2} for row in results.rows)
+    table = rebuild.tables(rebuild.GOOD)["seeds"]
+    above, below = corrected(table, "FedAvg")
+    assert (above, below) == (["none"], ["q-FedAvg"])
+    assert "nor did any of 36 equally tuned rows" in guide
+    ends = {
+        row.label: 100 * statistics.fmean(summary.global_test_avg for summary in row.summaries)
+        for row in results.rows if row.name != "local-only"
+    }  # fmt: skip
+    top = max(ends, key=lambda label: ends[label])
+    assert f"The highest row, {top}, has {ends[top]:.2f}, which is" in text
+    line = next(line.split("|") for line in table.splitlines() if line.startswith(f"| {top} |"))
+    gain, low, high = (cell.strip() for cell in line[3:6])
+    assert f"which is {gain} with an interval of {low} to {high}." in text
+    said = "FedAvg has {FedAvg:.2f}. The highest"
+    assert said.format(**ends) in text
+    said = "Even weights have {Even weights:.2f} and Auto-FedAvg {Auto-FedAvg:.2f}. With"
+    assert said.format(**ends) in text
+    own = [100 * summary.personal_avg for summary in results.row("ditto").summaries]
+    common = [100 * summary.global_test_avg for summary in results.row("fedavg").summaries]
+    gains = [one - other for one, other in zip(own, common, strict=True)]
+    assert min(gains) > 0  # "with each seed"
+    said = f"by {statistics.fmean(gains):.1f} ± {half_interval(gains):.1f} points. **What"
+    assert said in text
+    said = "personal models have {:.2f} where FedAvg's common model has {:.2f} ("
+    assert said.format(statistics.fmean(own), statistics.fmean(common)) in guide
+
+
+def test_what_a_choice_risks(rebuild) -> None:
+    text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
+    lines = [line.split("|") for line in rebuild.tables(rebuild.GOOD)["risk"].splitlines()]
+    risk = {
+        line[1].strip(): [cell.strip() for cell in line[2:5]] for line in lines if len(line) > 4
+    }
+    order = [label for label in risk if label not in ("", "---")]
+    assert order[0] == "FLTrust"  # "the safest row"
+    rules = ("FedCostWAvg", "Multi-Krum", "FedAWA")
+    costs, gains = (sorted(float(risk[row][column]) for row in rules) for column in (0, 1))
+    assert f"cost at most {-costs[0]:.1f} points where all sites are good" in text
+    assert f"bring {gains[0]:.1f} to {gains[-1]:.1f} where the largest is bad" in text
+    assert f"FedCostWAvg, Multi-Krum and FedAWA at most {-costs[0]:.1f} (" in guide
+    trust, mean = risk["FLTrust"], risk["FedCostWAvg"]
+    said = (
+        f"{trust[0]} and {mean[0]} points from FedAvg where all are good, {trust[1]} and {mean[1]}"
+    )
+    assert said in guide
+    even, learned = (risk[row][0].lstrip("-") for row in ("Even weights", "Auto-FedAvg"))
+    assert f"and cost {even} elsewhere" in text
+    assert f"even weights cost {even} points, Auto-FedAvg {learned}, and" in guide
+    assert max(float(found[1]) for label, found in risk.items() if label in order) == float(
+        risk["Even weights"][1]
+    )
