@@ -176,6 +176,7 @@ def test_where_all_sites_are_good_no_tuned_row_beats_fedavg(rebuild) -> None:
     above, below = corrected(table, "FedAvg")
     assert (above, below) == (["none"], ["q-FedAvg"])
     assert "nor did any of 36 equally tuned rows" in guide
+    assert "none of 36 equally tuned rows beats FedAvg" in words("README.md")
     ends = {
         row.label: 100 * statistics.fmean(summary.global_test_avg for summary in row.summaries)
         for row in results.rows if row.name != "local-only"
