@@ -85,6 +85,14 @@ def test_the_four_hospitals_with_a_bad_one(rebuild) -> None:
     assert f"in each fold, by {min(gains):.1f} to {max(gains):.1f} points" in text
     cases = (case_means([row.whole[0]], "dice") for row in (learned, even))
     assert compare(*cases).p < 0.001
+    bad_site = list(bad.sites).index("DU")
+    runs = [repeat.rounds for repeat in learned.repeats]
+    weights = [statistics.fmean(run[t]["alpha"][bad_site] for run in runs) for t in range(12)]
+    assert f"begins with {weights[0]:.3f} and has less than 0.010 on average from round 4" in text
+    assert max(weights[3:10]) < 0.010
+    chosen = [max(run, key=lambda line: line["validation"]["mean"]) for run in runs]
+    assert max(line["alpha"][bad_site] for line in chosen) < 0.001
+    assert f"In the last round it is {weights[-1]:.3f};" in text
     spread = [100 * summary.global_test_avg for summary in good.row("fedavg").summaries]
     assert f"right labels are {max(spread) - min(spread):.1f} points apart" in text
 
