@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from autofedavg.core.evaluation import case_means, compare
 from autofedavg.experiment.folder import Ledger
 from autofedavg.report.differences import corrected, differences_table
-from autofedavg.report.figures import all_figures
+from autofedavg.report.figures import all_figures, seeds
+from autofedavg.report.page import drawn
 from autofedavg.report.read import read_results
 from autofedavg.report.seed_gains import Gain, Interval, counted, seeds_table
 from autofedavg.report.summary import in_short
@@ -111,6 +112,29 @@ def test_the_figure_over_seeds_has_the_tables_numbers_and_says_who_outlives_corr
     }
     assert figure.about in in_short(results)
     assert ": 1 significantly above FEDAVG, none below." in figure.about
+
+
+def test_a_row_far_beyond_the_others_does_not_squeeze_them(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("vl_convert", reason="the extra 'report' is not installed")
+    results = read_results([write_study(tmp_path / "study", seeds=(0, 1))])
+    near = {name: Gain(1, 3, Interval(-2, 3 + n, 0.3)) for n, name in enumerate("abc")}
+    same = {name: Gain(0, 3, Interval(0, 0, 1.0)) for name in "defg"}  # no extent of their own
+    gains = {**near, **same, "low": Gain(-40.5, 3, Interval(-45, -36, 0.001))}
+    gains["high"] = Gain(50.25, 3, Interval(40, 60, 0.001))
+    shown = {}
+    for name, some in (("all", gains), ("near", {**near, **same}), ("same", same)):
+        monkeypatch.setattr(seeds, "seed_gains", lambda _, some=some: some)
+        figure = seeds.seeds_figure(results)
+        shown[name] = (drawn(figure).svg, figure.caption)
+        assert [item["row"] for item in figure.data] == list(some)  # the table of data has all
+    svg, caption = shown["all"]
+    assert svg.count("off the axis") >= 2
+    assert "-40.50, off the axis" in svg
+    assert "+50.25, off the axis" in svg
+    assert "number at the edge" in caption
+    for name in ("near", "same"):
+        assert "off the axis" not in shown[name][0]
+        assert "at the edge" not in shown[name][1]
 
 
 def test_one_seed_has_no_figure_over_seeds(tmp_path) -> None:
