@@ -17,6 +17,16 @@ def test_dice_of_empty_masks() -> None:
     assert dices(torch.tensor([[1], [1], [0]]), torch.tensor([[1], [0], [0]]), 1) == [2 / 3]
 
 
+@given(st.integers(0, 10_000), st.integers(1, 5))
+def test_the_largest_output_is_the_class_and_the_first_of_equal_ones(seed, classes) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    outputs = torch.randint(3, (classes, 4, 3, 2), generator=draw).float()  # many are equal
+    found = prediction._largest(outputs)
+    assert found.dtype == torch.uint8
+    expected = [max(range(classes), key=lambda k: column[k]) for column in outputs.flatten(1).T]
+    assert found.flatten().tolist() == expected
+
+
 @given(st.integers(0, 10_000), st.integers(1, 40))
 def test_pieces_change_nothing(seed, voxels) -> None:
     draw = torch.Generator().manual_seed(seed)

@@ -43,12 +43,18 @@ def predict(network: nn.Module, case: OnGrid, how: Pipeline, classes: int) -> Te
     if not case.moved:
         found = torch.empty(case.size, dtype=torch.uint8)
         for rows, part in _inside(parts, case.size, before):
-            found[rows] = part.argmax(dim=0).to(torch.uint8).cpu()
+            found[rows] = _largest(part).cpu()
         return found
     chance = torch.empty((classes, *case.size))
     for rows, part in _inside(parts, case.size, before):
         chance[:, rows] = torch.softmax(part, dim=0)[1:].cpu()
     return _back(chance, case, how)
+
+
+def _largest(outputs: Tensor) -> Tensor:
+    """The class with the largest output, the first of equal ones; (C, ...) -> (...), uint8."""
+    # `max` is many times as fast as `argmax` along a first axis on a CPU, with the same answer.
+    return outputs.max(dim=0).indices.to(torch.uint8)
 
 
 def dices(found: Tensor, label: Tensor, classes: int) -> list[float]:
@@ -103,7 +109,7 @@ def _back(chance: Tensor, case: OnGrid, how: Pipeline) -> Tensor:
             spatial_size=(rows.stop - rows.start, *case.original_size[1:]),
         ).as_tensor()
         every = torch.cat([1 - part.sum(dim=0, keepdim=True), part])
-        found[rows] = every.argmax(dim=0).to(torch.uint8)
+        found[rows] = _largest(every)
     return found
 
 
