@@ -110,6 +110,7 @@ COSTS = {
     "integration/test_serve_in_browser.py": "browser",
     "integration/test_server_data.py": "trains",
     "integration/test_setting_figures.py": QUICK,
+    "integration/test_show_models.py": "trains",
     "integration/test_site_service.py": "trains",
     "integration/test_stacked_on_gpu.py": "gpu",
     "integration/test_studies.py": QUICK,

@@ -16,7 +16,7 @@ from autofedavg.experiment.run import RunLoop
 from autofedavg.federation.messages import Message
 from autofedavg.federation.port import Federation
 from autofedavg.federation.proxy import Proxy
-from autofedavg.federation.settings import Exchange
+from autofedavg.federation.settings import Exchange, Reach
 from autofedavg.methods import METHODS
 from autofedavg.methods.auto_fedavg import AutoFedAvg
 from autofedavg.tasks.base import Task
@@ -26,6 +26,7 @@ from toy import CPU, METRIC, TRAINING, DirectFleet, mlp, toy_problem
 T = 4
 SITES = ("A", "B", "C")
 LAYOUT = toy_problem(3, mlp).initial(Seeds(7))[1]
+MIXED = ("differentiate", "model_losses")  # they carry mixtures of the models
 LEARNING = ("share_models", "update_beta", "differentiate", "mixture_losses", "model_losses")
 SPLITS = ("train", "validation", "test", "holdout")
 
@@ -51,11 +52,17 @@ def method_of(name: str, **change):
 
 
 class PolicyTransport(DirectFleet):
-    """Clients behind their job's policy; `said` holds what was asked of A."""
+    """Clients behind their job's policy.
+
+    `said` holds what was asked of A, and `reach` who has received some client's own model.
+    """
+
+    reach: Reach = "nobody"
 
     def begin(self, job: Job) -> None:
         self.policies = {site: policy_of(job) for site in SITES}
         self.said: list[tuple[str, dict]] = []
+        self.trained: dict[str, set[bytes]] = defaultdict(set)
 
     def ask(self, verb, messages, within):
         answers = {}
@@ -66,11 +73,22 @@ class PolicyTransport(DirectFleet):
             self.policies[site].answered(verb, facts)
             if site == "A":
                 self.said.append((verb, facts))
+            self.watch(verb, site, message, answers[site])
         return answers
 
+    def watch(self, verb, site, message, answer) -> None:
+        """Notes a model of its own that leaves a client, and one that reaches another client."""
+        if verb == "local_train" and "values" in answer.arrays:
+            self.trained[site].add(answer.arrays["values"].numpy().tobytes())
+            self.reach = "server" if self.reach == "nobody" else self.reach
+        others = set().union(*(own for name, own in self.trained.items() if name != site))
+        seen = {array.numpy().tobytes() for array in message.arrays.values()}
+        if seen & others or verb in MIXED:
+            self.reach = "sites"
 
-def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
-    """Everything that a run of this job asked of site A."""
+
+def whole_run(job: Job, folder) -> PolicyTransport:
+    """What carried a whole run of this job."""
     transport = PolicyTransport(toy_problem(3, mlp))
     transport.begin(job)
     proxy = Proxy.of(transport.problem, TRAINING, transport.seeds, CPU)
@@ -80,7 +98,7 @@ def whole_run(job: Job, folder) -> list[tuple[str, dict]]:
     home = RunFolder.create(folder / "run", "", {})
     RunLoop(job.row.method, job.row.general, federation, layout, METRIC, home).run(w0)
     assert home.status() == "finished"
-    return transport.said
+    return transport
 
 
 def key(verb: str, facts: dict) -> str:
@@ -117,6 +135,23 @@ def is_answered(policy: Policy, verb: str, facts: dict) -> bool:
     return True
 
 
+OWN = {"test_local": "own"}  # after training nobody else tests a client's model
+REACHES = [(name, {}, how) for name in METHODS for how in (OWN, {}, {"test": False})]
+REACHES += [("auto-fedavg", {"learning": how, "S": 1}, {}) for how in ("server", "blind")]
+REACHES += [("fedlaw", {"S": 0}, OWN), ("fedlaw", {"learning": "server", "S": 2}, OWN)]
+
+
+@pytest.mark.parametrize(("name", "change", "general"), REACHES, ids=str)
+def test_a_row_says_who_receives_a_sites_own_model(name, change, general, tmp_path):
+    job = job_of(method_of(name, **change), **general)
+    assert job.row.models_reach(len(SITES)) == whole_run(job, tmp_path).reach
+
+
+def test_a_ceiling_shows_models_to_all_sites():
+    row = job_of(method_of("fedavg"), **OWN, ceiling=(2,)).row
+    assert row.models_reach(3) == "sites"  # test_ceiling has what it sends
+
+
 RUNS = [(name, change, {}) for name, changes in CHANGES.items() for change in [{}, *changes]]
 RUNS += [(name, {}, how) for name in METHODS for how in ({"test_every": 2}, {"select": "last"})]
 
@@ -125,7 +160,7 @@ RUNS += [(name, {}, how) for name in METHODS for how in ({"test_every": 2}, {"se
 def test_every_method_s_run_is_answered_and_nothing_else(name, change, general, tmp_path):
     change = {"S": 3, **change} if name == "auto-fedavg" else change
     job = job_of(method_of(name, **change), **general)
-    asked = whole_run(job, tmp_path)
+    asked = whole_run(job, tmp_path).said
     allowed = {key(verb, facts) for verb, facts in asked}
     for verb, facts in asked:  # a site without a personal model scores the global one alone
         allowed.add(key(verb, {k: v for k, v in facts.items() if k not in ("personal", "kept")}))
@@ -157,7 +192,7 @@ def test_a_run_through_lossy_encodings_is_answered(tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_job_for_means_is_answered_and_none_for_the_scores_of_cases(name, tmp_path):
     job = job_of(method_of(name), exchange=Exchange(disclose="means"), test_every=2)
-    asked = [facts for verb, facts in whole_run(job, tmp_path) if verb == "evaluate"]
+    asked = [facts for verb, facts in whole_run(job, tmp_path).said if verb == "evaluate"]
     assert {facts["means"] for facts in asked} == {METRIC}
     for facts in asked:
         more = {k: v for k, v in facts.items() if k != "means"}

@@ -1,6 +1,7 @@
 """Blind learning in whole runs: resumed, as jobs, on real engines, in reports, and in `check`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,25 @@ def test_a_run_folder_holds_no_sites_model_and_reports_do_without(simulated, say
     assert code == 0, err
     code, out, err = say("watch", simulated, "--once")
     assert code == 0, err
+
+
+def test_the_how_to_page_runs_and_quotes_what_is_printed(say, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "learn-blindly.md").read_text()
+    study = tmp_path / "blind.toml"
+    study.write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
+    code, out, err = say("check", study)
+    assert code == 0, err
+    printed, line, warning = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert set(printed.splitlines()) <= {row.strip() for row in out.splitlines()}
+    code, _, err = say("run", study, "--only", "blind", "--out", tmp_path, "--threads", "1")
+    assert code == 0, err
+    run = tmp_path / "blind" / "blind" / "seed-0"
+    shown = lines_of(run)[-1]["blind"]
+    assert re.findall(r'"(\w+)":', line)[1:] == [k for k in shown if "loss" not in k]
+    assert f'"numbers": {shown["numbers"]}, "of": {shown["of"]}' in line
+    assert f'"resolution": {shown["resolution"]:.3f}' in line
+    words = re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", re.escape(warning.strip()))
+    assert re.search(words, (run / "log.txt").read_text())
 
 
 def test_check_prints_the_traffic_of_the_ways_of_learning(say, tmp_path):

@@ -13,7 +13,14 @@ from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.selection import local_tests, where_tested
 from autofedavg.experiment.traffic import traffic
 from autofedavg.experiment.words import size
+from autofedavg.federation.settings import Reach
 from autofedavg.tasks.base import Progress
+
+WHO: dict[Reach, str] = {
+    "nobody": "nobody: they travel in masked sums",
+    "server": "the server alone",
+    "sites": "the server and all other sites",
+}
 
 
 def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
@@ -54,6 +61,7 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
             f"last: {scored['own_models']} of sites' own models "
             f"(test_local = {scored['test_local']})",
+            f"  a site's own models go to {WHO[row['models_reach']]}",
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
             *(f"  {line}" for line in budget_lines(row["privacy"])),
@@ -108,6 +116,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
             for path, value, origin, text in run.origins()
         ],
         "privacy": {name: asdict(budget) for name, budget in spent.items()},
+        "models_reach": run.models_reach(sites),
         "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
         "unsuited": run.method.unsuited(run.training),

@@ -19,7 +19,7 @@ from autofedavg.core.trainer import Training
 from autofedavg.experiment.private_rows import Budget, budgets, refuse_private
 from autofedavg.experiment.selection import MOST_FULL, TestLocal, where_tested
 from autofedavg.experiment.validation import PARTS, Values
-from autofedavg.federation.settings import Exchange
+from autofedavg.federation.settings import Exchange, Reach
 from autofedavg.methods.base import Method
 from autofedavg.tasks.base import Progress, Task
 
@@ -190,6 +190,14 @@ class RunConfig:
                 where=f"run {self.name}",
                 remedy=f"leave {what} out of this row",
             )
+
+    def models_reach(self, sites: int) -> Reach:
+        """Who receives a site's own models in this run, alone or in several mixtures."""
+        reach, general = self.method.models_reach, self.general
+        tested = general.test and where_tested(general.test_local, sites) == "full"
+        if reach == "server" and sites > 1 and (tested or general.ceiling):
+            return "sites"
+        return reach
 
     def cautions(self, sites: int) -> list[str]:
         """Warnings for a run between institutions."""

@@ -25,6 +25,7 @@ CALLS = (
 )
 
 Disclosure = Literal["all", "means"]
+Reach = Literal["nobody", "server", "sites"]  # who receives a model; sites: the server, too
 Encoding = Literal["float32", "bfloat16", "difference"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Clients = Annotated[int, Field(ge=0)]

@@ -20,7 +20,7 @@ from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
-from autofedavg.federation.settings import Exchange
+from autofedavg.federation.settings import Exchange, Reach
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
 from autofedavg.methods.shared.blind import (
@@ -177,8 +177,8 @@ class AutoFedAvg(Method):
         return self.learn_on
 
     @property
-    def shows_models(self) -> bool:
-        return self.learning != "blind"
+    def models_reach(self) -> Reach:
+        return "nobody" if self.learning == "blind" else "sites"
 
     def sketched_bytes(self, layout: Layout) -> int:
         return self.blind().bytes_of(layout)

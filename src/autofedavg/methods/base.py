@@ -18,7 +18,7 @@ from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
 from autofedavg.federation.local_training import LocalRequest
 from autofedavg.federation.port import Federation
-from autofedavg.federation.settings import Exchange
+from autofedavg.federation.settings import Exchange, Reach
 
 Family = Literal[
     "averaging",
@@ -76,9 +76,14 @@ class Method(Settings):
         return False
 
     @property
+    def models_reach(self) -> Reach:
+        """Who receives a client's own model during training, alone or in several mixtures."""
+        return "server"
+
+    @property
     def shows_models(self) -> bool:
         """Whether the server sees each client's own model; where not, none of them is scored."""
-        return True
+        return self.models_reach != "nobody"
 
     def check(self, sites: int) -> None:
         """Refuses a federation this method cannot work with."""

@@ -11,6 +11,7 @@ from autofedavg.core.bank import Layout
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.federation.port import Federation
+from autofedavg.federation.settings import Reach
 from autofedavg.methods.base import About, Method, own_models, train_alone
 
 
@@ -32,6 +33,10 @@ class EnsembleMethod(Method):
         origin="derived from FedMA's code",
         help="initial weights: each client's own, or one draw for all",
     )
+
+    @property
+    def models_reach(self) -> Reach:
+        return "sites"
 
     def models_validated(self, sites: int) -> int:
         return sites

@@ -20,6 +20,7 @@ from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
 from autofedavg.core.trainer import Training
+from autofedavg.federation.settings import Reach
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.averaging import Aggregation, AveragingMethod
 from autofedavg.methods.base import About
@@ -75,6 +76,10 @@ class FedLAW(AveragingMethod):
     @property
     def learns_on(self) -> str | None:
         return self.learn_on if self.S else None
+
+    @property
+    def models_reach(self) -> Reach:
+        return "sites" if self.S else "server"
 
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
         return "" if self.S else "no step is taken"

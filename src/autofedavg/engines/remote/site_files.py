@@ -30,7 +30,7 @@ from autofedavg.experiment.files import sync_folder
 from autofedavg.experiment.rows import to_toml
 from autofedavg.experiment.validation import Values, validate
 from autofedavg.federation.ledger import Limit
-from autofedavg.federation.settings import Disclosure
+from autofedavg.federation.settings import Disclosure, Reach
 from autofedavg.tasks.base import Task
 
 SITE_FILE = "autofedavg.toml"  # in the `local` folder of a FLARE kit
@@ -87,6 +87,12 @@ class SiteFile(Settings):
         "all",
         origin="ours: decision 64",
         help="most that leaves of this site's scores; with means, jobs that want more are refused",
+    )
+    show_models: Reach = setting(
+        "sites",
+        origin="ours: decision 71",
+        help="who may receive this site's own models at most; jobs that show them to more are "
+        "refused",
     )
     task: dict[str, str] = setting(
         {}, origin="ours", help="the task's paths at this site, e.g. datalist, root and cache"

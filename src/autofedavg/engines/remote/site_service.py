@@ -30,6 +30,7 @@ from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
 from autofedavg.federation.replies import DIVERGED, lacks
 from autofedavg.federation.serialization import facts_text
+from autofedavg.federation.settings import Reach
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ class SiteService:
                     "this site discloses means alone, and the job asks for the scores of cases: "
                     'set exchange.disclose = "means" in the study'
                 )
+            if why := too_far(job.row.models_reach(len(job.sites)), mine.show_models):
+                raise Refused(why)
             task = mine.placed(job.row.task, str(self._local))
             threads = mine.threads or job.threads
             if threads:
@@ -194,6 +197,17 @@ class SiteService:
             for part in scored
         )
         return Message(reply.arrays, {**everything, **({"personal": own[0]} if own else {})})
+
+
+def too_far(shown: Reach, most: Reach) -> str:
+    """Why a job shows a site's own models to more than the site allows; nothing if it does not."""
+    who: dict[Reach, str] = {"nobody": "nobody", "server": "the server alone", "sites": "all sites"}
+    if list(who).index(shown) <= list(who).index(most):
+        return ""
+    remedy = 'set method.learning = "blind"'
+    if most == "server":
+        remedy += ', or use a method without it, with test_local = "own" and without ceiling'
+    return f"this site's models may go to {who[most]}, and the job's go to {who[shown]}: {remedy}"
 
 
 def data_digest(said: Mapping[str, Any]) -> str:
