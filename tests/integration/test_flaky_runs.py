@@ -8,9 +8,10 @@ import pytest
 from autofedavg.core.errors import FederationError
 from autofedavg.core.seeds import Seeds
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.experiment.rows import Rounds, to_toml
+from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.run import RunLoop
 from autofedavg.experiment.selection import Best
+from autofedavg.experiment.toml_text import to_toml
 from autofedavg.federation.port import Federation
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,12 +17,11 @@ from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
 from autofedavg.experiment.private_rows import Budget, budgets, refuse_private
 from autofedavg.experiment.selection import MOST_FULL, TestLocal, where_tested
+from autofedavg.experiment.toml_text import to_toml
 from autofedavg.experiment.validation import PARTS, Values
 from autofedavg.federation.settings import Exchange, Reach
 from autofedavg.methods.base import Method
 from autofedavg.tasks.base import Progress, Task
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 
 
 class Rounds(Settings):
@@ -193,17 +191,18 @@ class RunConfig:
 
     def models_reach(self, sites: int) -> Reach:
         """Who receives a site's own models in this run, alone or in several mixtures."""
-        reach, general = self.method.models_reach, self.general
-        tested = general.test and where_tested(general.test_local, sites) == "full"
-        if reach == "server" and sites > 1 and (tested or general.ceiling):
-            return "sites"
-        return reach
+        beyond = self._tested_everywhere(sites) or bool(self.general.ceiling)
+        return "sites" if beyond else self.method.models_reach
+
+    def _tested_everywhere(self, sites: int) -> bool:
+        """Whether every site's best own model is sent to all others after training."""
+        shown = sites > 1 and self.method.shows_models and self.general.test
+        return shown and where_tested(self.general.test_local, sites) == "full"
 
     def cautions(self, sites: int) -> list[str]:
         """Warnings for a run between institutions."""
         found = self.method.cautions(sites)
-        shown = self.method.shows_models and self.general.test
-        if sites > 1 and shown and where_tested(self.general.test_local, sites) == "full":
+        if self._tested_everywhere(sites):
             found.append(
                 "after training, every site's best own model is tested at all sites, which receive "
                 "it; test_local = 'own' sends it to no other site (decision 64)"
@@ -261,11 +260,6 @@ class RunConfig:
         return to_toml(self.values(), self.origin_of())
 
 
-def to_toml(values: Values, comments: Mapping[str, str] | None = None) -> str:
-    """Nested values as TOML; `comments` maps dotted paths to what is said behind the value."""
-    return "\n".join(_toml(values, "", comments or {})) + "\n"
-
-
 def filled(kind: type[Settings], values: Values) -> Values:
     """Values of an older run folder, with the settings that it lacks at their defaults."""
     # Checks nothing: what an older version has run is not refused by the rules of this one.
@@ -286,17 +280,3 @@ def plain(settings: Settings, given_only: bool = False) -> Values:
     """Settings as values that JSON and TOML can hold."""
     values: Values = json.loads(settings.model_dump_json(exclude_unset=given_only))
     return values
-
-
-def _toml(values: Values, table: str, said: Mapping[str, str]) -> Iterator[str]:
-    """TOML lines of nested values; JSON's scalars, arrays and empty tables are also TOML's."""
-    for key, value in values.items():
-        if not isinstance(value, dict) or not value:
-            quoted = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-            text = f"{quoted} = {json.dumps(value, ensure_ascii=False)}"
-            origin = said.get(f"{table}{key}", said.get(table[:-1]))
-            yield f"{text}  # {origin}" if origin else text
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from ("", f"[{table}{key}]")
-            yield from _toml(value, f"{table}{key}.", said)

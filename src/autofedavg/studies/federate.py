@@ -23,9 +23,10 @@ from autofedavg.experiment.folder import LOADERS, read_json, read_toml
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.experiment.models import load_network
 from autofedavg.experiment.private_rows import budgets, refuse_private
-from autofedavg.experiment.rows import Rounds, to_toml
+from autofedavg.experiment.rows import Rounds
 from autofedavg.experiment.run import RunLoop, check_run
 from autofedavg.experiment.selection import KINDS, Seen, Select, TestLocal
+from autofedavg.experiment.toml_text import to_toml
 from autofedavg.experiment.validation import validate
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods import METHODS

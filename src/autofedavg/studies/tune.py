@@ -14,7 +14,7 @@ from autofedavg.core.errors import AutoFedAvgError, RunError
 from autofedavg.experiment.config import Study
 from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
-from autofedavg.experiment.rows import to_toml
+from autofedavg.experiment.toml_text import to_toml
 from autofedavg.experiment.trial_names import diverged, trial_name
 from autofedavg.experiment.trials import Trials, plain_row
 from autofedavg.experiment.validation import Values

@@ -10,7 +10,7 @@ from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.seeds import Seeds
 from autofedavg.core.settings import origins
 from autofedavg.experiment.config import parse_run, parse_study
-from autofedavg.experiment.rows import to_toml
+from autofedavg.experiment.toml_text import to_toml
 from autofedavg.tasks.lists.task import Datalist
 
 

@@ -27,7 +27,7 @@ from typing import Literal
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.settings import Settings, setting
 from autofedavg.experiment.files import sync_folder
-from autofedavg.experiment.rows import to_toml
+from autofedavg.experiment.toml_text import to_toml
 from autofedavg.experiment.validation import Values, validate
 from autofedavg.federation.ledger import Limit
 from autofedavg.federation.settings import Disclosure, Reach
