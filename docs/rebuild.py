@@ -44,6 +44,7 @@ FIGURES = {  # file in docs/img: study, figure
     "lgg-bad-alpha.svg": ("study-lgg-bad-site", "alpha"),
     "hospitals-seeds.svg": ("bench-hospitals-tuned", "seeds"),
     "good-hospitals-seeds.svg": ("bench-good-hospitals-tuned", "seeds"),
+    "lgg-bad-seeds.svg": ("bench-lgg-bad-site-tuned", "seeds"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
     "bad-site-settings.svg": ("ablation-bad-site", "settings"),
     "bad-sites.svg": ("bad-sites", "across"),

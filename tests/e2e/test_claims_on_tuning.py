@@ -11,12 +11,14 @@ from autofedavg.experiment.folder import Ledger
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.seed_gains import seeds_table
 from autofedavg.report.trials import best_of, trials_in
-from autofedavg.studies.study_file import study_path
+from autofedavg.studies.study_file import study_path, study_values
 from autofedavg.studies.tune import tune_study
 from published import half_interval, published, words
 
 TRIALS, TUNED = "bench-hospitals-trials", "bench-hospitals-tuned"
 GOOD = "bench-good-hospitals"
+REAL, SMALL = "bench-lgg-bad-site", "bench-lgg-small"
+ROWS = {TRIALS: 38, f"{GOOD}-trials": 38, f"{REAL}-trials": 14}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +37,30 @@ def test_the_tuned_study_is_what_the_trials_choose(study, tmp_path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("rounds.jsonl")} == before
 
 
-@pytest.mark.parametrize("study", [TRIALS, f"{GOOD}-trials"])
+def test_the_tuned_rows_on_real_scans_have_what_their_trials_chose(rebuild) -> None:
+    """Their data are not needed for that."""
+    best = {
+        name: best_of(mine) for name, mine in trials_in(rebuild.results(f"{REAL}-trials")).items()
+    }
+    tuned = study_values(study_path(f"{REAL}-tuned"))
+    assert [row["name"] for row in tuned["run"]] == [*best]
+    for row in tuned["run"]:
+        said = {f"training.{key}": value for key, value in row.get("training", {}).items()}
+        key, _, value = best[row["name"]].changes.partition(" = ")
+        assert str({**row["method"], **said}[key]) == value
+    base, plain = tuned["base"], study_values(study_path(REAL))["base"]
+    assert base == {**plain, "task": base["task"]}
+    assert {**plain["task"], **base["task"]} == base["task"]
+    (validated,), tested = study_values(study_path(REAL))["tune"]["folds"], tuned["study"]["folds"]
+    assert not {validated, validated + 1} & {*tested}  # who helped to choose is not tested
+
+
+@pytest.mark.parametrize("study", ROWS)
 def test_every_method_had_as_many_trials_and_none_was_tested(study, rebuild) -> None:
     trials = trials_in(rebuild.results(study))
     assert {len(mine) for mine in trials.values()} == {4}
-    assert len(trials) == 38
-    for run in published(study).glob("*/seed-100"):
+    assert len(trials) == ROWS[study]
+    for run in published(study).rglob("seed-100"):
         ledger = Ledger(run)
         assert not ledger.scores()
         assert not any("test" in line for line in ledger.rounds())
@@ -224,3 +244,48 @@ def test_what_a_choice_risks(rebuild) -> None:
     assert max(float(found[1]) for label, found in risk.items() if label in order) == float(
         risk["Even weights"][1]
     )
+
+
+def test_on_real_scans_rules_find_the_bad_hospital_and_gain_little(rebuild) -> None:
+    text, guide, tuned = (
+        words("docs/reproduction.md"),
+        words("docs/which-method.md"),
+        f"{REAL}-tuned",
+    )
+    results = rebuild.results(tuned)
+    assert all(set(row.whole) == {0, 1, 2} for row in results.rows)
+    table = rebuild.tables(tuned)["seeds"]
+    assert corrected(table, "FedAvg") == (["none"], ["none"])
+    assert "No row differs from FedAvg after correction** (Holm, 13 rows)." in text
+    ends = {row.label: 100 * statistics.fmean(s.global_test_avg for s in row.summaries)
+            for row in results.rows}  # fmt: skip
+    order = sorted(ends, key=lambda label: -ends[label])
+    assert order[:4] == ["FedAWA", "GA", "FedCostWAvg", "Auto-FedAvg"]
+    line = next(line.split("|") for line in table.splitlines() if line.startswith("| FedAWA |"))
+    gain, low, high = (cell.strip() for cell in line[3:6])
+    said = (
+        "FedAvg has {FedAvg:.2f} and even weights {Even weights:.2f}. The highest row, FedAWA, has"
+    )
+    assert said.format(**ends) in text
+    assert f"has {ends['FedAWA']:.2f}, which is {gain} with an interval of {low} to {high}" in text
+    said = "GA has {GA:.2f}, FedCostWAvg {FedCostWAvg:.2f} and Auto-FedAvg {Auto-FedAvg:.2f}."
+    assert said.format(**ends) in text
+    weights = {line.split("|")[1].strip(): line.split("|")[3].strip()
+               for line in rebuild.tables(tuned)["weights"].splitlines()
+               if line.count("0.") == 4}  # fmt: skip
+    said = "Multi-Krum and GA give DU {GA}, Auto-FedAvg {Auto-FedAvg} and FedAWA {FedAWA}, where"
+    assert said.format(**weights) in text
+    assert weights["Multi-Krum"] == weights["GA"]
+    assert "where sizes give it {FedAvg}. FedCE gives it {FedCE}".format(**weights) in text
+    assert all(0.23 < float(weights[row]) < 0.25 for row in ("FedCostWAvg", "FedPIDAvg"))
+    good = rebuild.results(SMALL).row("fedavg")
+    assert set(good.whole) == {0, 1, 2}
+    right = 100 * statistics.fmean(s.global_test_avg for s in good.summaries)
+    assert f"same settings FedAvg has {right:.2f} (three seeds)" in text
+    assert f"cost it {right - ends['FedAvg']:.1f} points here, and 16.9 in the study" in text
+    assert f"differs from FedAvg ({ends['FedAvg']:.2f}) after correction" in guide
+    settings = [repeat.config for row in (good, results.row("fedavg")) for repeat in row.repeats]
+    assert len({str(one["training"]) for one in settings}) == 1
+    best = [best_of(mine) for mine in trials_in(rebuild.results(f"{REAL}-trials")).values()]
+    assert sum(one.changes == "training.learning_rate = 0.01" for one in best) == 10
+    assert max(study_values(study_path(REAL))["tune"]["common"]["training.learning_rate"]) == 0.01
