@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
@@ -20,14 +21,15 @@ def federation_of(transport, **how) -> Federation:
 
 
 def blind_run(
-    transport, problem, *, federation=None, after=None, rounds=T, **settings
+    transport, problem, *, federation=None, after=None, rounds=T, stop=None, **settings
 ) -> list[Round]:
-    """The rounds of a blind run."""
+    """The rounds of a blind run, or the first `stop` of them."""
     federation = federation or federation_of(transport)
     w0, layout = problem.initial(Seeds(7))
     method = AutoFedAvg(learning="blind", **settings)
     found = []
-    for state in method.rounds(federation, layout, rounds, after or Round(0, w0)):
+    states = method.rounds(federation, layout, rounds, after or Round(0, w0))
+    for state in islice(states, stop):
         federation.evaluate(state.w, "validation", METRIC)
         found.append(replace(state, w=state.w.clone()))
     return found

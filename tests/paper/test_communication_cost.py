@@ -100,7 +100,7 @@ def test_a_method_foresees_the_calls_that_it_makes(t0, how):
 
 @pytest.mark.parametrize("how", [{}, {"learning": "server"}], ids=str)
 def test_with_auto_it_foresees_at_most_so_many(how):
-    """A fifth and less: four rounds have two calls, if the first one pays."""
+    """At most a fifth of the rounds make a call, and four rounds make one."""
     method = AutoFedAvg(t0="auto", S=S, **how)
     learned, _, layout = measure(method, 2)
     foreseen = method.calls(T, layout)

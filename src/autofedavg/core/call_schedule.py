@@ -13,6 +13,7 @@ from autofedavg.core.bank import Bank
 
 BATCHES = 8  # mini-batches of every client that a call is judged on
 LONGEST = 15  # rounds between two calls while they pay (decision 63)
+ROUNDS_A_CALL = 5  # a run makes at most one call for so many of its rounds, and one in any case
 
 
 class LearningRounds(Protocol):
@@ -47,10 +48,12 @@ class CallSchedule:
     """Fewer and fewer calls, and fewer still where they do not pay (decision 63).
 
     The first call is due in round 1. After it the interval is 1, 3, 7 and then 15 rounds as long as
-    calls pay. A call that does not pay takes two such steps at once, and no limit holds.
+    calls pay. A call that does not pay takes two such steps at once, and no limit holds. Where the
+    number of rounds is known, at most a fifth of them make a call, and at least one.
 
     Args:
         memory: the `memory` of an earlier schedule, to continue from it.
+        T: how many rounds can make a call; None where nobody knows.
 
     Example:
         >>> schedule, called = CallSchedule(), []
@@ -62,14 +65,15 @@ class CallSchedule:
         [1, 2, 5, 12, 43]
     """
 
-    def __init__(self, memory: Mapping[str, Tensor] | None = None) -> None:
-        known = memory or {}
-        self.interval = int(known["interval"]) if "interval" in known else 0
-        self.next = int(known["next_call"]) if "next_call" in known else 1
+    def __init__(self, memory: Mapping[str, Tensor] | None = None, T: int | None = None) -> None:
+        known = {name: int(value) for name, value in (memory or {}).items() if value.dim() == 0}
+        self._T, self._calls = T, known.get("calls", 0)
+        self.interval, self.next = known.get("interval", 0), known.get("next_call", 1)
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        return {"interval": torch.tensor(self.interval), "next_call": torch.tensor(self.next)}
+        now = {"interval": self.interval, "next_call": self.next, "calls": self._calls}
+        return {name: torch.tensor(value) for name, value in now.items()}
 
     def due(self, t: int) -> bool:
         """Whether round t makes a call."""
@@ -80,11 +84,14 @@ class CallSchedule:
         longer = 2 * self.interval + 1
         self.interval = min(longer, LONGEST) if paid else 2 * longer + 1
         self.next = t + self.interval
+        self._calls += 1
+        if self._T is not None and self._calls >= max(1, self._T // ROUNDS_A_CALL):
+            self.next = max(self.next, self._T + 1)
 
     @classmethod
     def most(cls, T: int) -> int:
         """The most calls that T rounds can make: each of them pays."""
-        schedule, calls = cls(), 0
+        schedule, calls = cls(T=T), 0
         while schedule.next <= T:
             schedule.told(schedule.next, paid=True)
             calls += 1

@@ -27,15 +27,33 @@ def test_the_rounds_of_a_run_whose_calls_all_pay_or_never_do():
 
 @given(VERDICTS, st.integers(1, 400))
 def test_calls_are_at_most_those_of_a_run_whose_calls_all_pay(verdicts, T):
-    rounds = called(verdicts, T)
-    assert len(rounds) <= CallSchedule.most(T) == len(called([True], T))
+    rounds, most = (called(paid, T, CallSchedule(T=T)) for paid in (verdicts, [True]))
+    assert len(rounds) <= CallSchedule.most(T) == len(most)
 
 
-@given(st.integers(20, 1000))
+@given(st.integers(1, 1000))
+@example(12)
 @example(20)
 @example(27)
-def test_from_twenty_rounds_on_at_most_a_fifth_of_the_rounds_make_one(T):
-    assert CallSchedule.most(T) <= T / 5
+def test_at_most_a_fifth_of_the_rounds_make_one(T):
+    assert 1 <= CallSchedule.most(T) <= max(1, T / 5)
+
+
+@given(VERDICTS, st.integers(1, 60), st.integers(0, 60))
+def test_the_bound_ends_the_calls_and_changes_none_before(verdicts, T, stop):
+    """Also in a schedule that continues from memory."""
+    free, bounded = called(verdicts, T), CallSchedule(T=T)
+    head = called(verdicts, min(stop, T), bounded)
+    rest = verdicts[min(len(head), len(verdicts) - 1) :]
+    made = head + called(rest, T, CallSchedule(bounded.memory, T), stop + 1)
+    assert made == free[: max(1, T // 5)]
+    assert all(t <= T for t in made)
+
+
+def test_after_the_last_call_the_next_is_beyond_the_last_round():
+    schedule = CallSchedule(T=12)
+    assert called([True], 12, schedule) == [1, 2]
+    assert schedule.next == 13
 
 
 @given(VERDICTS)

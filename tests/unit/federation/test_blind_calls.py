@@ -72,15 +72,15 @@ def test_workers_change_no_bit():
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
-@pytest.mark.parametrize("t0", [1, "auto"])
-def test_a_run_continues_from_any_round_with_the_same_bits(stop, t0):
+@pytest.mark.parametrize(("t0", "rounds"), [(1, 4), ("auto", 11)])
+def test_a_run_continues_from_any_round_with_the_same_bits(stop, t0, rounds):
     problem = toy_problem(3, norm_net)
-    how = {"show_weights": True, "t0": t0}
+    how = {"show_weights": True, "t0": t0, "rounds": rounds}
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
         whole = blind_run(simulator, problem, **how)
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
         before = federation_of(simulator)
-        first = blind_run(simulator, problem, federation=before, rounds=stop, **how)
+        first = blind_run(simulator, problem, federation=before, stop=stop, **how)
         known, copies = before.personal, before.copies()
     with Simulator(problem, TRAINING, Seeds(7), workers=1, threads=1) as simulator:
         after = federation_of(simulator)

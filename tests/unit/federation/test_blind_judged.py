@@ -32,7 +32,7 @@ def hospitals(bad):
 
 @pytest.mark.parametrize("constraint", ["softmax", "dirichlet"])
 def test_steps_pay_where_one_site_is_bad(constraint):
-    rounds, verdicts, _ = judged(hospitals(-6.0), 13, constraint=constraint, **BLIND)
+    rounds, verdicts, _ = judged(hospitals(-6.0), 21, constraint=constraint, **BLIND)
     assert [r.t for r in rounds if r.learned] == [2, 3, 6, 13]
     assert [r.t for r, v in zip(rounds, verdicts, strict=True) if v] == [2, 3, 6, 13]
     told = [v for v in verdicts if v]
@@ -42,7 +42,7 @@ def test_steps_pay_where_one_site_is_bad(constraint):
     assert rounds[-1].alpha[3] < rounds[1].alpha[3] < 1 / 4
 
 
-@pytest.mark.parametrize("T", [2, 3, 12, 13])
+@pytest.mark.parametrize("T", [2, 3, 12, 21])
 def test_no_run_takes_more_gradients_than_check_forecasts(T):
     """Every step pays; the models of round T are those of no gradient."""
     fleet = hospitals(-6.0)
@@ -85,7 +85,7 @@ def test_a_step_that_did_not_pay_is_taken_back(optimiser, monkeypatch):
     never(monkeypatch)
     fleet = DirectFleet(toy_problem(4, norm_net))
     rounds, verdicts, _ = judged(
-        fleet, 6, beta_optimiser=optimiser, constraint="softmax", beta_rate=1.0, **BLIND
+        fleet, 11, beta_optimiser=optimiser, constraint="softmax", beta_rate=1.0, **BLIND
     )
     even = torch.full((4,), 1 / 4, dtype=torch.float64)
     assert [r.t for r in rounds if r.learned] == [2, 5]

@@ -103,7 +103,7 @@ def test_more_than_losses_is_refused():
 def test_mixtures_travel_encoded(how):
     exchange = Exchange(down=how, up=how)
     fleet = DirectFleet(toy_problem(3, mlp))
-    _, verdicts, _ = judged(fleet, 2, exchange=exchange, learning="server")
+    _, verdicts, _ = judged(fleet, 10, exchange=exchange, learning="server")
     assert verdicts[0]["next"] in (2, 4)
     coding = [m.facts["sent"]["coding"] for m in fleet.sent("model_losses", "A")]
     assert set(coding) == {how}

@@ -50,7 +50,7 @@ def hospitals(bad=6.0, n=1):
 @pytest.mark.parametrize("learning", ["clients", "server"])
 @pytest.mark.parametrize("constraint", ["softmax", "dirichlet"])
 def test_calls_pay_where_one_site_is_bad(learning, constraint):
-    rounds, verdicts, _ = judged(hospitals(-6.0), 12, learning=learning, constraint=constraint)
+    rounds, verdicts, _ = judged(hospitals(-6.0), 20, learning=learning, constraint=constraint)
     assert [r.t for r in rounds if r.learned] == [1, 2, 5, 12]
     assert [v["paid"] for v in verdicts if v] == [True] * 4
     assert all(v["gain"] > 0 for v in verdicts if v)
@@ -144,7 +144,7 @@ def test_clients_and_server_measure_the_same(weights, network):
     found = [
         judged(
             DirectFleet(toy_problem(3, network, dtype=torch.float64)),
-            5,
+            10,
             learning=learning,
             constraint="softmax",
             weights=weights,
@@ -206,11 +206,11 @@ def test_rounding_is_no_gain():
 def test_going_on_from_any_round_gives_the_same_bits(way):
     def run(start=None):
         method = AutoFedAvg(**{"t0": "auto", "S": 5, **way})
-        return rounds_of(method, DirectFleet(toy_problem(3, norm_net)), 13, start)
+        return rounds_of(method, DirectFleet(toy_problem(3, norm_net)), 15, start)
 
     whole = run()
-    assert 3 <= sum(r.learned for r in whole) <= 4
-    for stop in range(1, 13):
+    assert sum(r.learned for r in whole) == 3
+    for stop in range(1, 15):
         for one, other in zip(whole[stop:], run(whole[stop - 1]), strict=True):
             assert same_round(one, other)
             assert one.learned == other.learned
@@ -231,8 +231,8 @@ def worse(verb, site, message):
 @pytest.mark.parametrize("constraint", ["softmax", "dirichlet"])
 def test_a_call_that_does_not_pay_leaves_the_weights_alone(constraint):
     fleet = DirectFleet(toy_problem(3, mlp), intercept=worse)
-    rounds, verdicts, _ = judged(fleet, 5, constraint=constraint)
-    assert [r.learned for r in rounds] == [True, False, False, True, False]
+    rounds, verdicts, _ = judged(fleet, 10, constraint=constraint)
+    assert [r.t for r in rounds if r.learned] == [1, 4]
     assert [v["gain"] for v in verdicts if v] == [-1.0, -1.0]
     assert torch.equal(rounds[-1].alpha, torch.full((3,), 1 / 3, dtype=torch.float64))
 
@@ -243,7 +243,7 @@ def test_weights_become_sizes_where_learned_ones_are_no_better(constraint, weigh
     """8, 12 and 16 training cases; sizes are as good as the weights before the call."""
     fleet = DirectFleet(toy_problem(3, mlp), intercept=worse)
     how = {"constraint": constraint, "weights": weights, "when_idle": "sizes"}
-    rounds, verdicts, _ = judged(fleet, 5, **how)
+    rounds, verdicts, _ = judged(fleet, 10, **how)
     assert [v["to_sizes"] for v in verdicts if v] == [True, True]
     sizes = float64([8 / 36, 12 / 36, 16 / 36])
     sizes = sizes if weights == "network" else sizes[:, None].expand(3, 2)
@@ -310,8 +310,8 @@ def test_one_site_cannot_decide_alone_that_no_call_pays(learning):
 
     fleet = hospitals(-6.0)
     fleet.intercept = lie
-    _, verdicts, events = judged(fleet, 2, learning=learning)
-    assert [v["paid"] for v in verdicts] == [True, True]
+    _, verdicts, events = judged(fleet, 10, learning=learning)
+    assert [v["paid"] for v in verdicts if v] == [True, True]
     assert {(e["call"], e["site"], e["what"]) for e in events} == {(call, "B", "clipped")}
     asked.clear()
     _, verdicts, _ = judged(fleet, 2, learning=learning, clip_steps=0.0)

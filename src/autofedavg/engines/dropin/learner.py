@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from autofedavg.engines.dropin.layouts import difference, layout_from, model_fro
 from autofedavg.engines.dropin.transport import Channel, DropinTransport
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.messages import Message, arrays_of
+from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
 from autofedavg.federation.replies import BadReply
 from autofedavg.federation.settings import Exchange
@@ -187,6 +189,8 @@ class WeightLearner:
             ) from error
         replies = {name: _reply(name, t, trained[a], layout) for name, a in addresses.items()}
         plan = self.method.plan(layout, t)
+        if plan.judge:  # nobody says how many rounds there will be
+            plan = replace(plan, judge=partial(PayingCalls, bounded=False))
         if len(addresses) == 1:  # one weight cannot be learned
             plan = replace(plan, t0=t + 1, judge=None)
         last = plan.S + BATCHES if plan.judge else plan.S

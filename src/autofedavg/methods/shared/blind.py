@@ -85,7 +85,8 @@ class Blind:
         sketch = self.plan.length(layout)
         inexact = self.plan.sketch_of(layout).size < layout.trainable
         resolution = 1 / math.sqrt(sketch) if inexact else 0.0
-        warned, calls, undo = False, self._calls(memory), int(memory.get("undo", torch.tensor(0)))
+        calls, undo = self._calls(memory, T), int(memory.get("undo", torch.tensor(0)))
+        warned = False
         for t in range(start.t + 1, T + 1):
             said: Facts = {"numbers": sketch, "of": layout.trainable}
             lesson = None
@@ -119,9 +120,9 @@ class Blind:
         """Bytes that learning moves per client and call: integers up, float32 down."""
         return 8 * self.plan.length(layout)
 
-    def _calls(self, memory: Mapping[str, torch.Tensor]) -> EveryT0 | CallSchedule:
-        """At the models of which rounds gradients are taken."""
-        return CallSchedule(memory) if self.t0 == "auto" else EveryT0(self.t0)
+    def _calls(self, memory: Mapping[str, torch.Tensor], T: int) -> EveryT0 | CallSchedule:
+        """At the models of which rounds gradients are taken; those of round T teach nothing."""
+        return CallSchedule(memory, T - 1) if self.t0 == "auto" else EveryT0(self.t0)
 
     def _how(self) -> Facts:
         return {"data": self.data, "mode": self.mode, "batches": self.batches}
