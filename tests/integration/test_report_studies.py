@@ -11,6 +11,7 @@ import pytest
 from autofedavg.experiment.archive import archive
 from autofedavg.report.collection import by_study, read_studies
 from autofedavg.report.figures.critical_difference import critical_difference_figure
+from autofedavg.report.figures.risks import risks_figure
 from autofedavg.report.figures.vega import COLOURS
 from autofedavg.report.page import drawn
 from autofedavg.report.ranks import critical_difference
@@ -60,7 +61,7 @@ def column(table, name):
 
 def test_the_overview_ranks_the_rows_that_studies_share(homes, say) -> None:
     tables = printed(say, *homes)
-    assert list(tables)[:3] == ["overview", "ranks", "gains"]
+    assert list(tables)[:4] == ["overview", "ranks", "risks", "gains"]
     assert column(tables["overview"], "three") == pytest.approx(
         {"FEDAVG": 50.0, "N-DIRICHLET": 55.0, "L-SOFTMAX": 71.0}
     )
@@ -77,6 +78,30 @@ def test_the_overview_ranks_the_rows_that_studies_share(homes, say) -> None:
     assert "Further behind N-DIRICHLET than that: none." in said
     assert {"one/scores", "two/scores", "three/scores", "one/weights"} <= set(tables)
     assert tables["two/scores"]["title"] == "two: Study two"
+
+
+def test_the_row_with_the_least_risk_stands_first(homes, tmp_path, say) -> None:
+    """55, 55 and 55 of 71 points; 50, 50 and 71; 50 everywhere: what each is behind, by hand."""
+    table = printed(say, *homes)["risks"]
+    assert list(column(table, "furthest behind").items()) == [
+        ("L-SOFTMAX", pytest.approx(5.0)),
+        ("N-DIRICHLET", pytest.approx(16.0)),
+        ("FEDAVG", pytest.approx(21.0)),
+    ]
+    assert column(table, "three")["L-SOFTMAX"] == column(table, "one")["N-DIRICHLET"] == 0.0
+    assert column(table, "two") == pytest.approx(
+        {"L-SOFTMAX": 5.0, "N-DIRICHLET": 0.0, "FEDAVG": 5.0}
+    )
+    overview = read_studies(homes)
+    said = "Least risk: L-SOFTMAX is at most 5.00 points behind the best row of a study."
+    assert said in overview.short
+    figure = risks_figure(overview)
+    assert len(figure.data) == 9
+    assert figure.about.startswith("Furthest behind: L-SOFTMAX 5.00, N-DIRICHLET 16.00")
+    picture = drawn(figure).svg
+    assert all(picture.count(colour) >= 3 for colour in COLOURS[:3])  # a dot for every row
+    assert say("report", *homes, "--out", tmp_path / "page", "--no-examples")[0] == 0
+    assert (tmp_path / "page" / "figures" / "risks.svg").is_file()
 
 
 def test_differences_are_paired_by_seed_and_corrected(homes, say) -> None:

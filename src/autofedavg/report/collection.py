@@ -11,6 +11,7 @@ from autofedavg.experiment.archive_reader import archives_named, as_folder
 from autofedavg.experiment.folder import STUDY, read_json, run_paths, study_home
 from autofedavg.report.build import Report, files_of, printed_tables, report_on, write_files
 from autofedavg.report.figures.critical_difference import critical_difference_figure
+from autofedavg.report.figures.risks import risks_figure
 from autofedavg.report.overview import Overview
 from autofedavg.report.page import (
     Drawn,
@@ -154,8 +155,8 @@ def draw_studies(
     }
     if not several:
         return next(iter(chapters.values()))
-    figure = critical_difference_figure(overview)
-    return Collection(overview, [drawn(figure)] if figure else [], chapters)
+    figures = (critical_difference_figure(overview), risks_figure(overview))
+    return Collection(overview, [drawn(figure) for figure in figures if figure], chapters)
 
 
 def _refuse_unknown(method: str, studies: Mapping[str, Results]) -> None:

@@ -1,4 +1,4 @@
-"""Several studies side by side: scores, ranks and differences of the rows that they share.
+"""Several studies side by side: scores, ranks, risks and differences of the rows that they share.
 
 Rows are the same where their names are: a row may be tuned anew in every study, so its settings may
 differ, but not its method. Decision 67.
@@ -50,10 +50,22 @@ class Overview:
         return found
 
     @cached_property
+    def scores(self) -> list[tuple[float, ...]]:
+        """Study by study the scores of the shared rows in percent, mean over seeds."""
+        columns = ([mean_global(row) or 0.0 for row in same] for same in self.rows.values())
+        return list(zip(*columns, strict=True))
+
+    @cached_property
     def ranks(self) -> list[list[float]]:
         """Study by study the ranks of the shared rows."""
-        columns = ([mean_global(row) or 0.0 for row in same] for same in self.rows.values())
-        return ranks_of(list(zip(*columns, strict=True)))
+        return ranks_of(self.scores)
+
+    @cached_property
+    def behind(self) -> dict[str, list[float]]:
+        """Label -> study by study the points behind the best shared row; least far behind first."""
+        columns = [[max(study) - score for score in study] for study in self.scores]
+        found = zip(self.rows, map(list, zip(*columns, strict=True)), strict=True)
+        return dict(sorted(found, key=lambda row: max(row[1])))
 
     @cached_property
     def ranking(self) -> dict[str, float]:
@@ -103,7 +115,7 @@ class Overview:
     @property
     def tables(self) -> list[Table]:
         """Those that have rows."""
-        made = (_scores(self), _ranks(self), _gains(self))
+        made = (_scores(self), _ranks(self), _risks(self), _gains(self))
         return [table for table in made if table]
 
     @property
@@ -114,6 +126,9 @@ class Overview:
         if len(self.rows) > 1:
             best = next(iter(self.ranking))
             said += [f"Best mean rank: {best}, {self.ranking[best]:.2f}.", *_tested(self)]
+            safest, points = next(iter(self.behind.items()))
+            said.append(f"Least risk: {safest} is at most {max(points):.2f} points behind the best "
+                        "row of a study.")  # fmt: skip
         if self.gains:
             said.append(verdict(_overall(self), self.baseline))
         return said if self.rows else said + _left_out(self)  # else a note of the table says it
@@ -145,6 +160,23 @@ def _ranks(overview: Overview) -> Table | None:
     ]
     heads = (*overview.studies, "mean rank")
     return table_of("ranks", "Ranks over studies", heads, rows, notes)
+
+
+def _risks(overview: Overview) -> Table | None:
+    if len(overview.rows) < 2:
+        return None
+    rows = [
+        (label, tuple(Cell(points) for points in (*behind, max(behind))))
+        for label, behind in overview.behind.items()
+    ]
+    notes = (
+        "Points of global test avg behind the best of these rows in a study, mean over seeds. Last "
+        "column: where they are most, which is what a row may cost those who do not know which "
+        "study is like their federation. The row with the least stands first.",
+        "The best of many rows is lucky, so these numbers are upper bounds.",
+    )
+    heads = (*overview.studies, "furthest behind")
+    return table_of("risks", "Points behind the best row", heads, rows, notes)
 
 
 def _gains(overview: Overview) -> Table | None:
