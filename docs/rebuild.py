@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import good_or_bad
+import recorded
 import travel
 
 from autofedavg.report.build import report_tables
@@ -32,7 +33,7 @@ from autofedavg.report.repeats import Results, Row
 from autofedavg.report.tables import Cell, Table, mark_best, percent_cell
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "reproduction.md",)
+PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "results" / "README.md")
 BLOCK = re.compile(r"(<!-- results: (\S+) (\S+) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 FIGURES = {  # file in docs/img: study, figure
     "cifar10-tested.svg": ("table1-cifar10", "tested"),
@@ -66,6 +67,7 @@ EXACT = {"study-messages": "bench-skew", "study-messages-lgg": "study-lgg"}  # h
 GOOD, BAD = "bench-good-hospitals-tuned", "bench-hospitals-tuned"
 RULES = ("fedavg", "fedavg-even")
 CHOSEN = "FedAvg - size or even, by validation"
+ARCHIVES = "archives"  # the name of all of them
 ACROSS = "bad-sites"  # the name of these studies together
 BAD_SITES = {  # which site is bad: the study
     "none": "demo",
@@ -91,6 +93,9 @@ def tables(study: str) -> dict[str, str]:
         return {table.name: to_markdown(table) for table in beside}
     if study == TOGETHER:
         return {table.name: to_markdown(table) for table in overview().tables}
+    if study == ARCHIVES:
+        table = recorded.recorded_table([*(ROOT / "results").glob("*.zip")])
+        return {table.name: to_markdown(table)}
     made = [table for part in report_tables(results(study)).values() for table in part]
     if study == "table1-cifar10":
         made.append(printed_table())

@@ -69,3 +69,19 @@ def test_every_published_run_is_whole_and_says_where_it_comes_from() -> None:
         found = {path.name for path in run.iterdir()}
         # Runs before version 0.2 have no origins, and only some runs a ceiling.
         assert found - {"origins.json", "ceiling.json"} == files
+
+
+def test_every_archive_says_which_commits_its_runs_recorded(rebuild) -> None:
+    lines = [line.split("|") for line in rebuild.tables(rebuild.ARCHIVES)["recorded"].splitlines()]
+    said = {line[1].strip(): [cell.strip() for cell in line[2:6]] for line in lines if line[2:]}
+    for archive in (ROOT / "results").glob("*.zip"):
+        runs = [read_json(run / "environment.json") for run in run_paths([archive])]
+        count, commits, torch, device = said[archive.stem]
+        assert int(count) == len(runs)
+        for about in runs:
+            assert (about["commit"] or "none")[:7] in commits
+            assert about["versions"]["torch"].partition("+")[0] in torch
+            assert about["device"].replace("cpu", "CPU") == device
+        found = re.findall(r"\((\d+)\)", commits)
+        assert not found or sum(map(int, found)) == len(runs)
+    assert len(said) == 2 + len([*(ROOT / "results").glob("*.zip")])  # two lines are the head
