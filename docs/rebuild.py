@@ -1,8 +1,8 @@
 """Rebuilds every table and figure of published runs in the documentation: `python docs/rebuild.py`.
 
 A table stands between `<!-- results: STUDY TABLE -->` and `<!-- /results -->`. Studies that differ
-in which site is bad stand side by side in tables and a figure of their own, `BAD_SITES`. Those that
-share the paper's rows are ranked together, `RANKED`.
+in which site is bad stand side by side in tables and a figure of their own, `BAD_SITES`. Studies
+that share rows have the report's overview, `TOGETHER`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from autofedavg.report.differences import repeats_above
 from autofedavg.report.figures import all_figures
 from autofedavg.report.figures.critical_difference import critical_difference_figure
 from autofedavg.report.figures.figure import Figure
+from autofedavg.report.figures.risks import risks_figure
 from autofedavg.report.figures.series import alpha_series, means
 from autofedavg.report.figures.vega import COLOURS, INK, Data, Spec
 from autofedavg.report.formats import to_markdown
@@ -64,7 +65,10 @@ PRINTED = {  # row of table1-cifar10: the paper's Table 1, where the first five 
     "n-dirichlet": 88.98,
 }
 EXACT = {"study-messages": "bench-skew", "study-messages-lgg": "study-lgg"}  # has the float32 rows
-GOOD, BAD = "bench-good-hospitals-tuned", "bench-hospitals-tuned"
+WORTH = {  # where its table is: study and row that learn in every round, FedAvg for longer, rounds
+    "study-few-rounds": ("study-few-rounds", "n-dirichlet", "table1-cifar10", (1, 2, 5, 10)),
+    "bench-skew-long": ("bench-skew", "n-softmax", "bench-skew-long", (1, 2, 5, 9)),
+}
 RULES = ("fedavg", "fedavg-even")
 CHOSEN = "FedAvg - size or even, by validation"
 ARCHIVES = "archives"  # the name of all of them
@@ -76,8 +80,12 @@ BAD_SITES = {  # which site is bad: the study
     "II, the smallest": "study-bad-small-site",
     "I, and validation": "study-bad-site-votes",
 }
-TOGETHER = "seven-studies"  # the name of these together
+GOOD, BAD = "bench-good-hospitals-tuned", "bench-hospitals-tuned"
+SEVEN = "seven-studies"
 RANKED = ("table1-cifar10", "study-lgg", *BAD_SITES.values())
+TOGETHER = {  # name of studies together: what each is called, the study
+    SEVEN: {study: study for study in RANKED},  # they share the paper's rows
+}
 
 
 @cache
@@ -91,16 +99,16 @@ def tables(study: str) -> dict[str, str]:
     if study == ACROSS:
         beside = (across_table(), repeats_table())
         return {table.name: to_markdown(table) for table in beside}
-    if study == TOGETHER:
-        return {table.name: to_markdown(table) for table in overview().tables}
+    if study in TOGETHER:
+        return {table.name: to_markdown(table) for table in overview(study).tables}
     if study == ARCHIVES:
         table = recorded.recorded_table([*(ROOT / "results").glob("*.zip")])
         return {table.name: to_markdown(table)}
     made = [table for part in report_tables(results(study)).values() for table in part]
     if study == "table1-cifar10":
         made.append(printed_table())
-    elif study == "study-few-rounds":
-        made.append(worth_table())
+    elif study in WORTH:
+        made.append(worth_table(study))
     elif study in EXACT:
         made.append(travel.travel_table(results(study), results(EXACT[study])))
     elif study == GOOD:
@@ -109,17 +117,19 @@ def tables(study: str) -> dict[str, str]:
 
 
 @cache
-def overview() -> Overview:
-    """The studies that share the paper's rows."""
-    return Overview({study: results(study) for study in RANKED})
+def overview(together: str) -> Overview:
+    """Studies that share rows."""
+    return Overview({name: results(study) for name, study in TOGETHER[together].items()})
 
 
 def figure(study: str, name: str) -> str:
     """A figure of a study as the report draws it, on white: pages may be dark."""
     if study == ACROSS:
         one = across_figure()
-    elif study == TOGETHER:
-        one = critical_difference_figure(overview())
+    elif study in TOGETHER:
+        shared = overview(study)
+        drawings = (critical_difference_figure(shared), risks_figure(shared))
+        (one,) = (f for f in drawings if f and f.name == name)
     elif name == "front":
         one = front_figure(results(study))
     else:
@@ -151,13 +161,14 @@ def named(study: str, name: str) -> Row:
     return next(row for row in results(study).rows if row.name == name)
 
 
-def worth_table() -> Table:
+def worth_table(study: str) -> Table:
     """Scores after rounds with learned weights, and FedAvg's after as many rounds, or bytes."""
-    learned, short = named("study-few-rounds", "n-dirichlet"), named("study-few-rounds", "fedavg")
-    others = named("table1-cifar10", "fedavg")
+    first, row, longer, counts = WORTH[study]
+    learned, short = named(first, row), named(first, "fedavg")
+    others = named(longer, "fedavg")
     _, extra = extra_traffic(learned) or (0.0, 0.0)
     rows = []
-    for n in (1, 2, 5, 10):
+    for n in counts:
         same = int(n * (1 + extra))  # rounds of FedAvg, whole ones, for the same bytes
         cells = [percent_cell(on_the_way(row, [t])[t]) for row, t in ((learned, n), (short, n))]
         cells += [Cell(float(same), text=str(same)), percent_cell(on_the_way(others, [same])[same])]
@@ -166,7 +177,8 @@ def worth_table() -> Table:
              f"{short.label}, as many bytes")  # fmt: skip
     message = (
         "Test score after so many rounds in which the weights are learned. Bytes are those of "
-        "training and of learning the weights; FedAvg's later rounds are those of its runs of 99."
+        "training and of learning the weights; FedAvg's later rounds are those of its runs of "
+        f"{len(others.repeats[0].rounds)} ({len(others.whole)} seeds)."
     )
     title = "The same number of rounds, the same number of bytes"
     return Table("worth", title, heads, tuple(rows), (message,))

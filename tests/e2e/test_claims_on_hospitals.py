@@ -87,9 +87,14 @@ def test_the_four_hospitals_with_a_bad_one(rebuild) -> None:
                 if line.startswith("| Auto-FedAvg-N-Dirichlet |"))  # fmt: skip
     p = line.split()[-2]
     assert f"points above FedAvg (p = {p}, corrected)" in text
-    said = "a Dice of {n-dirichlet:.1f}, FedAvg {fedavg:.1f}".format(**ends)
-    said += f" (p = {p}, corrected), and even weights {{fedavg-even:.1f}} (two seeds)"
-    assert said.format(**ends) in front
+    over = [100 * (one.global_test_avg - other.global_test_avg)
+            for one, other in zip(learned.summaries, even.summaries, strict=False)]  # fmt: skip
+    points = f"{statistics.fmean(over):.1f}"
+    assert f"With the same two seeds it is {points} points above them." in text
+    assert f"{gain} FedAvg (three seeds), and {points} above even weights (two seeds)" in front
+    guide = words("docs/which-method.md")
+    said = "N-Dirichlet {n-dirichlet:.2f}, FedAvg {fedavg:.2f}; ".format(**ends)
+    assert f"{said}{points} above even weights (two seeds)" in guide
     for seed in even.whole:
         mine, theirs = (row.summaries[seed].by_site for row in (learned, even))
         assert all(mine[site] > theirs[site] for site in bad.sites)  # "at each hospital"

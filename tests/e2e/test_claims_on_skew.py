@@ -53,7 +53,7 @@ def test_learned_weights_lead_under_strong_skew(rebuild) -> None:
     blind, end = (statistics.fmean(gains("n-softmax-blind", t)) for t in (5, 20))
     lead = f"{early:.0f} points after five rounds, and {late:.1f} after twenty (p = {p}, corrected)"
     assert f"the lead is {lead}" in front
-    assert f"without showing anyone's model, it is {blind:.0f} and {abs(end):.0f}." in front
+    assert f"without showing anyone's model, the lead is {blind:.0f} and {abs(end):.0f}." in front
     assert all(min(gains("n-softmax", t)) > 0 for t in range(2, 21))
     assert all(statistics.fmean(gains("fedavg-even", t)) < 0 for t in range(1, 21))
 
@@ -74,6 +74,31 @@ def test_four_calls_keep_most_of_the_lead() -> None:
     fedavg = moved(runs_of("fedavg")[0])
     few, every = (moved(runs_of(row)[0]) / fedavg for row in ("n-softmax-auto", "n-softmax"))
     assert f"It moves {few:.1f} times FedAvg's bytes instead of {every:.1f} times" in text
+    assert f"S = 100 in every round, learning moves {every:.1f} times FedAvg's bytes" in text
+
+
+def test_how_many_rounds_the_lead_is_worth(rebuild) -> None:
+    """FedAvg's rounds after the twentieth are those of its longer runs."""
+    text = words("docs/reproduction.md")
+    long = [Ledger(published("bench-skew-long") / "fedavg" / f"seed-{seed}").rounds()
+            for seed in (0, 1)]  # fmt: skip
+
+    def mean(runs: list[list[dict]], t: int) -> float:
+        return statistics.fmean(run[t - 1]["test"]["mean"] for run in runs)
+
+    five, twenty = (mean(runs_of("n-softmax"), t) for t in (5, 20))
+    first = next(t for t in range(1, 21) if mean(runs_of("fedavg"), t) >= five)
+    second = next(t for t in range(20, 81) if mean(long, t) >= twenty)
+    said = f"its score of round 5 in round {first}, and its score of round 20 in round {second}:"
+    assert said in text
+    auto = 100 * mean(runs_of("n-softmax-auto"), 20)
+    bytes_of = [moved(runs_of(row)[0]) for row in ("n-softmax-auto", "fedavg")]
+    assert round(20 * bytes_of[0] / bytes_of[1]) == 50
+    said = f"twenty rounds ({auto:.2f}) cost as many bytes as fifty of FedAvg"
+    line = next(line for line in rebuild.tables("bench-skew-long")["rounds"].splitlines()
+                if line.startswith("| FedAvg |"))  # fmt: skip
+    fifty = line.split("|")[-3].split()[0].strip("*")
+    assert f"{said} ({fifty})" in text
 
 
 def test_blind_learning_keeps_part_of_it() -> None:

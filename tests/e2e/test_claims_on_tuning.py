@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 
 from autofedavg.experiment.folder import Ledger
+from autofedavg.report.differences import differences_table
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.seed_gains import seeds_table
 from autofedavg.report.trials import best_of, trials_in
 from autofedavg.studies.study_file import study_path, study_values
 from autofedavg.studies.tune import tune_study
-from published import half_interval, published, words
+from published import gains_of, half_interval, published, words
 
 TRIALS, TUNED = "bench-hospitals-trials", "bench-hospitals-tuned"
 GOOD = "bench-good-hospitals"
+TUNED_GOOD = f"{GOOD}-tuned"
 REAL, SMALL = "bench-lgg-bad-site", "bench-lgg-small"
 ROWS = {TRIALS: 38, f"{GOOD}-trials": 38, f"{REAL}-trials": 14}
 
@@ -127,9 +129,17 @@ def test_where_the_largest_site_is_bad_no_row_beats_even_weights(common, rebuild
     bad, smallest, _ = re.findall(r"0\.\d+", line)
     assert f"Auto-FedAvg has {learned}: it gives the bad site {bad} of the weight" in text
     assert f"with six training cases, {smallest}" in text
+    over_even = to_markdown(seeds_table(replace(rebuild.results(TUNED), baseline="even")))
+    line = next(line for line in over_even.splitlines() if line.startswith("| Auto-FedAvg |"))
+    _, _, _, gain, *_, p, _ = (cell.strip() for cell in line.split("|"))
+    gains = gains_of(rebuild.results(TUNED), "auto-fedavg", "even")
+    assert max(gains) < 0  # "with each of five seeds"
+    said = f"is {gain.strip('-')} points below even weights, with each of five seeds, but not"
+    assert f"{said} significantly after correction (p = {p})" in text
+    assert f"tuned Auto-FedAvg is {gain.strip('-')} below even weights, not significantly" in guide
     said = f"even weights {even}, the best of 38 rows; Auto-FedAvg {learned}, FedAvg {fedavg} (five"
     assert said in guide
-    assert f"FLTrust {common['FLTrust']}, even weights {even}, FedAvg {fedavg} |" in guide
+    assert f"FLTrust {common['FLTrust']}, even weights {even}, FedAvg {fedavg} (five" in guide
 
 
 def test_which_rows_beat_fedavg_and_even_weights_after_correction(rebuild) -> None:
@@ -146,9 +156,10 @@ def test_which_rows_beat_fedavg_and_even_weights_after_correction(rebuild) -> No
     above, below = corrected(to_markdown(seeds_table(results)), "Even weights")
     assert (above, len(below)) == (["none"], 17)
     assert "no row is above them, and 17 are below" in text
-    assert "None beats even weights" in guide
+    assert "even weights under another name, and none beats them" in guide
+    assert "and none beats even weights." in words("README.md")
     front = words("README.md")
-    assert "sixteen of 36 rows beat FedAvg after correction. None beats even weights." in front
+    assert "sixteen of 36 rows beat FedAvg after correction. Several of them are even" in front
 
 
 def corrected(table: str, baseline: str) -> tuple[list[str], list[str]]:
@@ -189,13 +200,13 @@ def test_what_does_not_help(scores, common, rebuild) -> None:
 
 def test_where_all_sites_are_good_no_tuned_row_beats_fedavg(rebuild) -> None:
     text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
-    results = rebuild.results(rebuild.GOOD)
+    results = rebuild.results(TUNED_GOOD)
     assert len(results.rows) == 38
     assert all(set(row.whole) == {0, 1, 2} for row in results.rows)
-    table = rebuild.tables(rebuild.GOOD)["seeds"]
+    table = rebuild.tables(TUNED_GOOD)["seeds"]
     above, below = corrected(table, "FedAvg")
     assert (above, below) == (["none"], ["q-FedAvg"])
-    assert "nor did any of 36 equally tuned rows" in guide
+    assert "That holds for 36 equally tuned rows as well, with intervals" in guide
     assert "none of 36 equally tuned rows beats FedAvg" in words("README.md")
     ends = {
         row.label: 100 * statistics.fmean(summary.global_test_avg for summary in row.summaries)
@@ -222,7 +233,7 @@ def test_where_all_sites_are_good_no_tuned_row_beats_fedavg(rebuild) -> None:
 
 def test_what_a_choice_risks(rebuild) -> None:
     text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
-    lines = [line.split("|") for line in rebuild.tables(rebuild.GOOD)["risk"].splitlines()]
+    lines = [line.split("|") for line in rebuild.tables(TUNED_GOOD)["risk"].splitlines()]
     risk = {
         line[1].strip(): [cell.strip() for cell in line[2:5]] for line in lines if len(line) > 4
     }
@@ -256,7 +267,15 @@ def test_on_real_scans_rules_find_the_bad_hospital_and_gain_little(rebuild) -> N
     assert all(set(row.whole) == {0, 1, 2} for row in results.rows)
     table = rebuild.tables(tuned)["seeds"]
     assert corrected(table, "FedAvg") == (["none"], ["none"])
-    assert "No row differs from FedAvg after correction** (Holm, 13 rows)." in text
+    assert "No row differs from FedAvg over seeds after correction** (Holm, 13 rows)." in text
+    over_cases = {
+        name: cells[len(results.sites)] for name, cells in differences_table(results).rows
+    }
+    sure = {name: 13 * cell.test.p for name, cell in over_cases.items() if cell.test.p * 13 < 0.05}
+    (below,) = sure  # the smallest p of thirteen
+    said = f"the test cases {below} is {-over_cases[below].value:.2f} below it (p = "
+    assert f"{said}{sure[below]:.3f}, corrected)" in text
+    assert f"Over cases {below} is {-over_cases[below].value:.2f} below it" in guide
     ends = {row.label: 100 * statistics.fmean(s.global_test_avg for s in row.summaries)
             for row in results.rows}  # fmt: skip
     order = sorted(ends, key=lambda label: -ends[label])
@@ -288,7 +307,7 @@ def test_on_real_scans_rules_find_the_bad_hospital_and_gain_little(rebuild) -> N
     )
     said = f"cost it {right - ends['FedAvg']:.1f} points here, and {whole - wrong:.1f} in the study"
     assert said in text
-    assert f"differs from FedAvg ({ends['FedAvg']:.2f}) after correction" in guide
+    assert f"differs from FedAvg ({ends['FedAvg']:.2f}) over seeds after correction." in guide
     settings = [repeat.config for row in (good, results.row("fedavg")) for repeat in row.repeats]
     assert len({str(one["training"]) for one in settings}) == 1
     best = [best_of(mine) for mine in trials_in(rebuild.results(f"{REAL}-trials")).values()]
