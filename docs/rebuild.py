@@ -27,6 +27,7 @@ from autofedavg.report.figures.vega import COLOURS, INK, Data, Spec
 from autofedavg.report.formats import to_markdown
 from autofedavg.report.over_rounds import on_the_way
 from autofedavg.report.overview import Overview
+from autofedavg.report.overview_tables import overview_tables
 from autofedavg.report.page import drawn
 from autofedavg.report.picks import selected
 from autofedavg.report.read import read_results
@@ -100,7 +101,7 @@ def tables(study: str) -> dict[str, str]:
         beside = (across_table(), repeats_table())
         return {table.name: to_markdown(table) for table in beside}
     if study in TOGETHER:
-        return {table.name: to_markdown(table) for table in overview(study).tables}
+        return {table.name: to_markdown(table) for table in overview_tables(overview(study))}
     if study == ARCHIVES:
         table = recorded.recorded_table([*(ROOT / "results").glob("*.zip")])
         return {table.name: to_markdown(table)}

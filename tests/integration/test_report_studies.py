@@ -209,9 +209,32 @@ def test_studies_without_a_common_row_have_chapters_alone(tmp_path, say) -> None
     two = write_one(tmp_path / "two", {"l-softmax": METHODS["l-softmax"]}, task="b")
     tables = printed(say, one, two)
     assert not {"overview", "ranks", "gains"} & set(tables)
+    _, _, err = say("report", one, two)
+    assert "no overview of the studies: 2 studies: one, two. They share 0 rows by name." in err
+    assert "for want of a finished run with a global model in every study: fedavg, l-soft" in err
     code, *_ = say("report", one, two, "--out", tmp_path / "page", "--no-examples")
     assert code == 0
     assert "They share 0 rows by name." in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_studies_without_a_test_score_are_left_out_and_named(homes, tmp_path, say) -> None:
+    trials = {f"{name}.trial-1": method for name, method in ROWS.items()}
+    other = write_study(tmp_path / "tuned-trials", trials)
+    for path in other.rglob("scores.csv"):
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+    alone, together = printed(say, *homes), printed(say, *homes, other)
+    assert together["risks"] == alone["risks"]
+    assert together["ranks"] == alone["ranks"]
+    notes = together["overview"]["notes"]
+    assert "Not compared, for want of a test score: tuned-trials." in " ".join(notes)
+    assert "Repeats of a row: one 3; two 3; three 3." in " ".join(notes)
+    assert "trial-1" not in " ".join(notes)
+    code, *_ = say("report", *homes, other, "--out", tmp_path / "page", "--no-examples")
+    assert code == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "4 studies: one, two, three, tuned-trials. They share 3 rows by name." in page
+    _, _, err = say("report", homes[0], other)
+    assert "Not compared, for want of a test score: tuned-trials." in err
 
 
 def test_without_a_common_baseline_there_are_no_differences(homes, say) -> None:

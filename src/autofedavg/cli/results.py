@@ -82,6 +82,8 @@ def report(
         )
     printed = printed_studies(studies)
     typer.echo(joined(printed, "json" if as_json else format), nl=False)
+    if len(studies.studies) > 1 and not studies.rows:
+        typer.echo(" ".join(["no overview of the studies:", *studies.short]), err=True)
     if made and out:
         page = watched(lambda progress: made.write(out, progress))
         typer.echo(f"report written to {page}", err=True)

@@ -13,6 +13,7 @@ from autofedavg.report.build import Report, files_of, printed_tables, report_on,
 from autofedavg.report.figures.critical_difference import critical_difference_figure
 from autofedavg.report.figures.risks import risks_figure
 from autofedavg.report.overview import Overview
+from autofedavg.report.overview_tables import overview_tables
 from autofedavg.report.page import (
     Drawn,
     Front,
@@ -103,7 +104,7 @@ class Collection:
         ]
         reports = self.chapters.values()
         labels = list(dict.fromkeys(label for each in reports for label in each.results.labels))
-        tables, short = self.overview.tables, self.overview.short
+        tables, short = overview_tables(self.overview), self.overview.short
         front = Front(short, tables, self.figures, {label: label for label in labels})
         about = f"{len(chapters)} studies, a chapter each, and an overview before them."
         return rendered(TITLE, about, chapters, labels, front=front)
@@ -111,7 +112,7 @@ class Collection:
     @property
     def files(self) -> dict[str, Callable[[], bytes]]:
         """Every file beside the page; those of a study in a folder of its own."""
-        made = files_of(self.overview.tables, self.figures)
+        made = files_of(overview_tables(self.overview), self.figures)
         for name, report in self.chapters.items():
             folder = study_files(name)
             made |= {f"{folder}{file}": make for file, make in report.files.items()}
@@ -173,7 +174,7 @@ def printed_studies(overview: Overview) -> list[Table]:
     """The tables that a terminal shows; of several studies the overview's, then each study's."""
     if len(overview.studies) == 1:
         return printed_tables(next(iter(overview.studies.values())))
-    made = list(overview.tables)
+    made = overview_tables(overview)
     for name, results in overview.studies.items():
         made += [
             replace(table, name=f"{name}/{table.name}", title=f"{name}: {table.title}")

@@ -12,7 +12,7 @@ def risks_figure(overview: Overview) -> Figure | None:
     """A line for every row, with a dot for every study; None where no rows are shared."""
     if len(overview.rows) < 2:
         return None
-    labels, studies = list(overview.behind), list(overview.studies)
+    labels, studies = list(overview.behind), list(overview.compared)
     data: Data = [
         {"row": label, "study": study, "points": points, "furthest": max(behind)}
         for label, behind in overview.behind.items()
