@@ -79,6 +79,21 @@ def test_a_list_is_verified_and_every_missing_file_is_told(listing, capsys) -> N
     assert "7 label.png" in err
 
 
+def test_a_list_is_verified_by_its_contents_as_well(listing, capsys) -> None:
+    assert cli._main(["data", "datalist", str(listing)]) == 0
+    out = capsys.readouterr().out
+    assert f"Data list {listing}: 12 cases (hôpital 0 4, hôpital 1 4, hôpital 2 4)" in out
+    assert out.count("all files present and readable") == 1
+    image = listing.parent / "3.png"
+    image.write_bytes(image.read_bytes()[:60])
+    Image.new("L", (5, 5)).save(listing.parent / "7 label.png")
+    assert cli._main(["data", "datalist", str(listing)]) == 3
+    err = capsys.readouterr().err
+    assert "2 of 12 cases cannot be used" in err
+    assert "3.png: cannot be read" in err
+    assert "7 label.png" in err
+
+
 def test_a_study_that_cannot_be_written_is_told(listing, tmp_path, capsys) -> None:
     (tmp_path / "file").touch()
     study = tmp_path / "file" / "first.toml"

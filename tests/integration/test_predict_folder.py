@@ -397,6 +397,9 @@ def test_half_written_and_damaged_runs_are_told(say, pictures_run, images, tmp_p
     model_file(fresh().parent, ending="safetensors").unlink()
     code, _, err = say(*ask)
     assert (code, "this checkpoint cannot be read" in err) == (1, True)
+    # A finished run is not run again, so its other models must not be deleted.
+    assert "or run this row again with another --out" in " ".join(err.split())
+    assert "delete" not in err
     tensors = model_file(fresh().parent, ending="safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-4] + b"\0\0\0\0")
     code, _, err = say(*ask)

@@ -41,6 +41,10 @@ from autofedavg.experiment.folder import CEILING, ORIGINS, SCHEMA, Ledger, read_
 TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
 ALL_ROUNDS = "delete the folder's checkpoints and resume: all rounds are run again"
+ANEW = (
+    "a finished run is not run again by resume: put back a copy of the file, or run this row "
+    "again with another --out"
+)
 log = logging.getLogger(__name__)
 
 
@@ -171,7 +175,8 @@ class RunFolder(Ledger):
         """
         name = self.checkpoints.written(name)
         stem = self.path / "checkpoints" / name
-        with naming(stem, "this checkpoint cannot be read", ALL_ROUNDS):
+        remedy = ANEW if self.finished else ALL_ROUNDS
+        with naming(stem, "this checkpoint cannot be read", remedy):
             facts = values_in(content_of(stem.with_name(f"{name}.json")))
             content = content_of(stem.with_name(f"{name}.safetensors"), TENSORS)
             if hashlib.sha256(content).hexdigest() != facts["sha256"]:

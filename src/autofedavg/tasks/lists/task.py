@@ -196,6 +196,11 @@ class Datalist(ImageTask):
             if not path.exists()
         ]
 
+    def about(self) -> str:
+        cases = {site: len(entries) for site, entries in self.listing.sites().items()}
+        counts = ", ".join(f"{site} {count}" for site, count in cases.items())
+        return f"Data list {self.listing.path}: {sum(cases.values())} cases ({counts})"
+
     def verify(self, progress: Progress | None = None) -> list[str]:
         if lacking := self._lacking():
             raise DataError(
@@ -203,7 +208,8 @@ class Datalist(ImageTask):
                 where=str(self.listing.path),
                 remedy="put them there, or set task.root to the folder the list's paths begin at",
             )
-        return [self.where()] + [
+        self.fingerprint(progress)  # every file is read once, and the result is cached
+        return [f"{self.where()} and readable"] + [
             f"{site}: " + ", ".join(f"{n} {split}" for split, n in parts.items() if n)
             for site, parts in counted(self.splits).items()
         ]
