@@ -302,6 +302,28 @@ def test_check_warns_of_local_training_that_a_method_is_not_made_for(say, tmp_pa
     assert "q-fedavg reads gradients from updates" in log
 
 
+@pytest.mark.parametrize(
+    ("settings", "stay"),
+    [
+        ("t0 = 4", "1/K"),
+        ("t0 = 4, start = 'sizes'", "n_k/n, FedAvg's"),
+        ("t0 = 3, learning = 'blind'", "1/K"),  # the last sum teaches nothing
+    ],
+)
+def test_check_warns_of_a_call_beyond_the_last_round(settings, stay, say, tmp_path) -> None:
+    study = tmp_path / "rare.toml"
+    head = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"\n', "")
+    study.write_text(
+        f'{head}[[run]]\nname = "a"\nmethod = {{ name = "auto-fedavg", {settings} }}\n'
+    )
+    code, out, _ = say("check", study, "--set", "rounds=3")
+    t0 = settings.split()[2].strip(",")
+    warning = f"  warning: with t0 = {t0} no weights are learned in 3 rounds: they stay {stay}"
+    assert (code, warning in out) == (0, True)
+    code, out, _ = say("check", study, "--set", f"rounds={int(t0) + 1}")
+    assert (code, "warning" in out) == (0, False)
+
+
 def test_list_gives_a_line_each(say) -> None:
     lines = say("list", "methods")[1].splitlines()
     assert [line.split()[0] for line in lines] == [*METHODS]

@@ -51,6 +51,25 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
             "smoothing needs weights = 'layer'",
         ),
         (
+            row(method={"name": "auto-fedavg", "layer": "tensor"}),
+            "layer = 'tensor' needs weights = 'layer'; leave it out",
+        ),
+        (
+            row(
+                method={
+                    "name": "auto-fedavg",
+                    "constraint": "softmax",
+                    "keep_above_one": "softplus",
+                }
+            ),
+            "keep_above_one = 'softplus' needs constraint = 'dirichlet'",
+        ),  # fmt: skip
+        (
+            row(method={"name": "auto-fedavg", "learning": "blind", "S": 5}),
+            "method: S = 5 does nothing with learning = 'blind'",
+        ),
+        (row(test_every=999), "run 1 (row): test_every = 999 tests nothing on the way in"),
+        (
             row(method={"name": "auto-fedavg", "learn_on": "holdout"}),
             "task.holdout sets no case aside",
         ),

@@ -119,7 +119,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
         "models_reach": run.models_reach(sites),
         "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
-        "unsuited": run.method.unsuited(run.training),
+        "unsuited": run.method.unsuited(run.training, run.T),
         "traffic": traffic(run, layout, sites, calls),
         "evaluations": _evaluations(run, calls["evaluate"], sites),
         "memory": {

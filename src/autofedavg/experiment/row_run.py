@@ -57,7 +57,7 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
         if known:
             folder.note_resumption(environment(work.device))
         log.info("%s, seed %d, rounds %d", config.name, work.seed, config.T)
-        for caution in (*work.cautions, config.method.unsuited(config.training)):
+        for caution in (*work.cautions, config.method.unsuited(config.training, config.T)):
             if caution:
                 log.warning("%s", caution)
         metric = config.task.metric

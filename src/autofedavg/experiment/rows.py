@@ -81,6 +81,11 @@ class Rounds(Settings):
 
     @model_validator(mode="after")
     def _tests_or_not(self) -> Rounds:
+        if self.test_every > self.rounds:
+            raise ValueError(
+                f"test_every = {self.test_every} tests nothing on the way in {self.rounds} rounds; "
+                "set fewer, or leave it out"
+            )
         asked = [name for name in ("test_every", "ceiling") if getattr(self, name)]
         asked += ["test_local"] * (self.test_local in ("full", "own"))
         if asked and not self.test:

@@ -74,9 +74,11 @@ def _explain(kind: Any, item: Any, part: str, content: Values) -> str:
             known += ["name", "label", *PARTS]
         of = f"a setting of {content.get('name', part)}" if part else "a setting of a run"
         return f"{path} is not {of}; {did_you_mean(inner[-1], known)}"
-    message = item["msg"].removeprefix("Value error, ")
+    message = item["msg"].removeprefix("Value error, ")  # our own words begin as they should
+    if message == item["msg"]:
+        message = f"{message[0].lower()}{message[1:]}"
     given = f" (given: {item['input']!r})" if inner and not isinstance(item["input"], dict) else ""
-    return f"{path}: {message[0].lower()}{message[1:]}{given}"
+    return f"{path}: {message}{given}" if path else f"{message}{given}"
 
 
 def override(values: Values, text: str) -> None:

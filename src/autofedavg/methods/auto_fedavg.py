@@ -18,8 +18,10 @@ from autofedavg.core.errors import ConfigError
 from autofedavg.core.plan import Plan
 from autofedavg.core.settings import setting
 from autofedavg.core.site import Facts
+from autofedavg.core.trainer import Training
 from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
+from autofedavg.federation.secure_sum import LEAST_SITES
 from autofedavg.federation.settings import Exchange, Reach
 from autofedavg.federation.steps import at_server
 from autofedavg.methods.base import About, Method
@@ -186,10 +188,16 @@ class AutoFedAvg(Method):
     def ways_of_learning(
         self, layout: Layout, T: int, sites: int, exchange: Exchange
     ) -> dict[str, float]:
-        calls = CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
         S = 20 if self.learning == "blind" else self.S
         blind = self if self.learning == "blind" else AutoFedAvg(learning="blind")
-        return ways(layout, T, sites, exchange, calls, S, blind.sketched_bytes(layout))
+        calls, blindly = self._calls(T), self._calls(T - 1)  # round T's sum teaches nothing
+        sketched = blindly * blind.sketched_bytes(layout)
+        found = ways(layout, T, sites, exchange, calls, S, blindly, sketched)
+        return found if sites >= LEAST_SITES else {k: v for k, v in found.items() if k != "blind"}
+
+    def _calls(self, T: int) -> int:
+        """Calls of LearnAggWeight in T rounds, at most."""
+        return CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
 
     def check(self, sites: int) -> None:
         if sites < 2:
@@ -200,6 +208,12 @@ class AutoFedAvg(Method):
             )
         if self.learning == "blind":
             check_sites(sites)
+
+    def unsuited(self, training: Training, T: int) -> str:
+        if self._calls(T - 1 if self.learning == "blind" else T):
+            return ""
+        stay = "1/K" if self.start == "even" else "n_k/n, FedAvg's"
+        return f"with t0 = {self.t0} no weights are learned in {T} rounds: they stay {stay}"
 
     def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
         if self.learning == "blind":

@@ -97,8 +97,8 @@ class Method(Settings):
         """Why, with these sites, network and training, it must equal FedAvg; nothing if not."""
         return ""
 
-    def unsuited(self, training: Training) -> str:
-        """Why it works badly with this local training; nothing if it does not."""
+    def unsuited(self, training: Training, T: int) -> str:
+        """Why it works badly with this local training and T rounds; nothing if it does not."""
         return ""
 
     def cautions(self, sites: int) -> list[str]:

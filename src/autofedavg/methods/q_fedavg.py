@@ -48,7 +48,7 @@ class QFedAvg(AveragingMethod):
     def cautions(self, sites: int) -> list[str]:
         return ["A bad site has a large loss, so it gains weight."]
 
-    def unsuited(self, training: Training) -> str:
+    def unsuited(self, training: Training, T: int) -> str:
         if self.q == 0 or training.optimiser == "sgd":
             return ""
         return (

@@ -23,4 +23,11 @@ def conflict(given: Mapping[str, Any]) -> str:
         return f"when_idle = 'sizes' needs t0 = 'auto': with t0 = {t0} no call is judged"
     if given["smoothing"] and given["weights"] == "network":
         return "smoothing needs weights = 'layer': one alpha has no neighbours"
+    if given["layer"] != "module" and given["weights"] == "network":
+        return f"layer = {given['layer']!r} needs weights = 'layer'; leave it out"
+    if given["keep_above_one"] != "floor" and given["constraint"] == "softmax":
+        return (
+            f"keep_above_one = {given['keep_above_one']!r} needs constraint = 'dirichlet': the "
+            "softmax's beta has no bound; leave it out"
+        )
     return ""
