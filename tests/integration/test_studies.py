@@ -63,7 +63,7 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
                 }
             ),
             "keep_above_one = 'softplus' needs constraint = 'dirichlet'",
-        ),  # fmt: skip
+        ),
         (
             row(method={"name": "auto-fedavg", "learning": "blind", "S": 5}),
             "method: S = 5 does nothing with learning = 'blind'",
