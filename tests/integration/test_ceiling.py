@@ -78,6 +78,7 @@ def test_the_ceiling_of_a_study_is_printed_written_reported_and_archived(say, co
     assert f"written: {run / 'ceiling.json'}" in err
     found = Ledger(run).ceiling()
     assert [line["t"] for line in found["rounds"]] == KEPT
+    assert "What other weights could gain" in say("report", copied)[1]
     assert (found["split"], found["fit"]["steps"], found["sites"]) == (
         "test",
         3,
@@ -142,6 +143,16 @@ def test_check_counts_the_models_and_gradients_of_a_fit(say, tiny):
     one = 3 * 2 * 100 * 2 * 3 * rows[0]["model_bytes"]
     totals = [row["traffic"]["total"] for row in rows]
     assert [total - totals[0] for total in totals] == [0, one, 2 * one]
+
+
+def test_runs_of_a_study_that_kept_no_models_are_left_out_and_named(say, copied, caplog):
+    other = copied / "n-dirichlet" / "seed-0"
+    for file in (other / "checkpoints").glob("kept-*"):
+        file.unlink()
+    code, _, err = say("ceiling", copied, "--steps", 1, "--rounds", 1, "--workers", 1)
+    assert code == 0, err
+    assert f"left out, for they kept no models: {other}" in caplog.text
+    assert f"written: {copied / 'fedavg' / 'seed-0' / 'ceiling.json'}" in err
 
 
 def test_pictures_have_a_ceiling_too(say, tmp_path):

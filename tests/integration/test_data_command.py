@@ -94,6 +94,16 @@ def test_a_list_is_verified_by_its_contents_as_well(listing, capsys) -> None:
     assert "7 label.png" in err
 
 
+def test_a_list_where_there_is_none_and_none_where_it_is_needed(listing, capsys) -> None:
+    assert cli._main(["data", "inspect"]) == 2
+    assert (
+        "it needs a data list; e.g. autofedavg data datalist LIST, or autofedavg data inspect"
+        in (" ".join(capsys.readouterr().err.split()))
+    )
+    assert cli._main(["data", "cifar10", str(listing)]) == 2
+    assert "leave the list out: autofedavg data cifar10" in capsys.readouterr().err
+
+
 def test_a_study_that_cannot_be_written_is_told(listing, tmp_path, capsys) -> None:
     (tmp_path / "file").touch()
     study = tmp_path / "file" / "first.toml"

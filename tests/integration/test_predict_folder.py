@@ -261,6 +261,9 @@ def test_a_bad_image_is_told_in_the_end_and_spoils_no_other(say, scans_run, tmp_
     assert f"{cut}: cannot be read" in err
     assert "the predictions of the others are written; mend these" in err
     assert listed(tmp_path / "out") == ["c0_0.nii.gz"]
+    code, _, err = say("predict", scans_run, *cases[1:], "--out", tmp_path / "none")
+    assert (code, "2 of 2 images cannot be used" in err) == (3, True)
+    assert "none is written; mend these" in err
     code, _, err = say("predict", scans_run, cases[1], "--out", tmp_path / "alone")
     assert (code, err) == (
         3,

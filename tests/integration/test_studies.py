@@ -76,6 +76,7 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
         (row(method={"name": "fedagv"}), "'fedagv' is not a known method; did you mean fedavg?"),
         (row(method={}), "method.name is missing; choose from: afl"),
         (row(method=3), "method: must be a table"),
+        ({**row(), "study": {"name": "two words"}}, "a study's title and a row's label are free"),
         (
             row(task={"name": "synthetic", "pipeline": {"roy": [1, 1, 1]}}),
             "task.pipeline.roy is not a setting of synthetic; did you mean roi?",

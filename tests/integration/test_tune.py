@@ -72,7 +72,9 @@ def tuned(study, tmp_path_factory):
     return out, asked
 
 
-def test_a_value_that_is_set_is_that_of_every_trial_and_of_the_tuned_study(study, tmp_path) -> None:
+def test_a_value_that_is_set_is_that_of_every_trial_and_of_the_tuned_study(
+    study, tmp_path, caplog
+) -> None:
     sets = ["--set", "rounds=1", "--set", "training.iterations=1"]
     only = ["--only", "fedavg", "--only", "ditto"]
     where = ["--out", str(tmp_path), "--workers", "1"]
@@ -84,6 +86,9 @@ def test_a_value_that_is_set_is_that_of_every_trial_and_of_the_tuned_study(study
         assert (config["rounds"], config["training"]["iterations"]) == (1, 1)
     for run in read_study(tmp_path / "tiny-tuned.toml").runs:
         assert (run.values()["rounds"], run.values()["training"]["iterations"]) == (1, 1)
+    assert "no longer has" not in caplog.text
+    assert cli._main(["tune", str(study), "--only", "fedavg", *sets, *where]) == 0
+    assert "tiny-tuned.toml no longer has ditto: tune them as well" in caplog.text
 
 
 def test_a_path_that_is_set_begins_where_the_command_is_given(tmp_path, monkeypatch) -> None:

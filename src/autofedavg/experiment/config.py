@@ -161,8 +161,11 @@ def read_task(
             remedy=did_you_mean(name, [*TASKS, "inspect"]),
         )
     if (listing is None) == (name == "datalist"):
-        said = "it needs a data list" if listing is None else "it takes no data list"
-        raise ConfigError(said, where=place, remedy="e.g. autofedavg data datalist LIST")
+        said, remedy = "it takes no data list", f"leave the list out: autofedavg data {name}"
+        if listing is None:
+            said = "it needs a data list"
+            remedy = "e.g. autofedavg data datalist LIST, or autofedavg data inspect LIST"
+        raise ConfigError(said, where=place, remedy=remedy)
     values: Values = {"name": name}
     values |= {"datalist": str(listing.absolute())} if listing else {}
     values |= {"root": root} if root else {}
@@ -245,5 +248,6 @@ def check_name(name: Any, where: str) -> None:
         raise ConfigError(
             f"{name!r} cannot be a folder's name",
             where=where,
-            remedy="use letters, digits, '.', '_' and '-'; put the pretty name into label",
+            remedy="use letters, digits, '.', '_' and '-'; a study's title and a row's label are "
+            "free",
         )

@@ -86,7 +86,8 @@ def predict(
             folder.add(told, made.content)
         if progress:
             progress("predicting", len(wanted), len(wanted))
-    _refuse(wrong, len(wanted), "the predictions of the others are written")
+    written = "the predictions of the others are written"
+    _refuse(wrong, len(wanted), "none is written" if len(wrong) == len(wanted) else written)
     return folder.of(wanted)
 
 

@@ -215,9 +215,9 @@ def report_tables(results: Results) -> dict[str, list[Table]]:
 
 
 def printed_tables(results: Results) -> list[Table]:
-    """The tables that a terminal shows: scores, weights, and targets where some were given."""
+    """The tables that a terminal shows: scores, weights, ceilings, and targets where asked for."""
     made = report_tables(results)
-    wanted = {"weights", "targets"} if results.targets else {"weights"}
+    wanted = {"weights", "ceiling"} | ({"targets"} if results.targets else set())
     others = (*made["costs"], *made["weights"])
     return [*made["scores"], *(table for table in others if table.name in wanted)]
 

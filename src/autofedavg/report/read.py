@@ -238,7 +238,7 @@ def _refuse_other_settings(repeats: Sequence[Repeat]) -> None:
             raise RunError(
                 f"seed {other.seed} of row {other.config['name']!r} is also in {before}",
                 where=str(other.folder),
-                remedy="report one of them: the same run is not a repeat",
+                remedy="name one of them: the same run is not a repeat",
             )
         if its != settings[0]:
             raise RunError(

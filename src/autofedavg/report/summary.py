@@ -16,8 +16,9 @@ def in_short(results: Results) -> list[str]:
     if results.many_sites:
         sites = f"{sum(results.sites.values()):,} cases in all"
     runs = len(list(results.runs))
+    rows = len(results.rows)
     said = [
-        f"{len(results.rows)} rows, {runs} run{'s' * (runs != 1)}, {len(results.sites)} sites: "
+        f"{rows} row{'s' * (rows != 1)}, {runs} run{'s' * (runs != 1)}, {len(results.sites)} sites: "
         f"{sites}."
     ]
     scores = {row.label: score for row in results.rows if (score := mean_global(row)) is not None}

@@ -5,6 +5,7 @@ The clients of the run are built again on the simulator, from the run's own sett
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from autofedavg.studies.machine import Machine, clients
 from autofedavg.tasks.base import Progress
 
 FIT = Fit()
+log = logging.getLogger(__name__)
 
 
 def measure_ceiling(
@@ -79,7 +81,10 @@ def _runs(path: Path) -> list[Path]:
             remedy="name the folder of the run itself",
         )
     found = run_paths([path])
-    return [run for run in found if kept_rounds(RunFolder(run))] or found
+    kept = [run for run in found if kept_rounds(RunFolder(run))]
+    if kept and (others := [str(run) for run in found if run not in kept]):
+        log.warning("left out, for they kept no models: %s", ", ".join(others))
+    return kept or found
 
 
 def _config(run: RunFolder) -> RunConfig:

@@ -5,12 +5,14 @@ Trials are runs of a study of their own, `<study>-trials`. Validation scores cho
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from autofedavg.core.errors import AutoFedAvgError, RunError
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.config import Study
 from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
@@ -32,6 +34,8 @@ from autofedavg.studies.study_file import (
     write_study_json,
 )
 from autofedavg.tasks import TASKS
+
+log = logging.getLogger(__name__)
 
 
 def tune_study(
@@ -82,8 +86,20 @@ def tune_study(
     text = _tuned(raw, path, Path(out), trials, chosen)
     place = Path(out) / f"{plan.name.removesuffix('-trials')}-tuned.toml"
     with disk_errors(place, "tune again: finished trials are kept"):
+        if lost := [name for name in _rows_in(place) if name not in chosen]:
+            log.warning("%s no longer has %s: tune them as well, or all rows; finished trials are "
+                        "not run again", place, ", ".join(lost))  # fmt: skip
         write_atomically(place, text.encode())
     return place, results
+
+
+def _rows_in(place: Path) -> list[str]:
+    """The rows of an earlier tuned study, where there is one."""
+    if not place.exists():
+        return []
+    with suppress(ConfigError):  # whatever it is, it is written anew
+        return [str(row.get("name", "")) for row in study_values(place).get("run", [])]
+    return []
 
 
 def _run_trials(
