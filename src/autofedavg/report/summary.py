@@ -16,11 +16,8 @@ def in_short(results: Results) -> list[str]:
     if results.many_sites:
         sites = f"{sum(results.sites.values()):,} cases in all"
     runs = len(list(results.runs))
-    rows = len(results.rows)
-    said = [
-        f"{rows} row{'s' * (rows != 1)}, {runs} run{'s' * (runs != 1)}, {len(results.sites)} sites: "
-        f"{sites}."
-    ]
+    rows = f"{len(results.rows)} row{'s' * (len(results.rows) != 1)}"
+    said = [f"{rows}, {runs} run{'s' * (runs != 1)}, {len(results.sites)} sites: {sites}."]
     scores = {row.label: score for row in results.rows if (score := mean_global(row)) is not None}
     if not any(repeat.tested for _, repeat in results.runs):
         return [*said, "Trials: validation scores chose among them, and nothing was tested."]
