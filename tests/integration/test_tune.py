@@ -314,6 +314,8 @@ def test_wrong_ranges_are_named_before_anything_runs(
 
 
 def test_a_row_that_is_not_there_is_refused(study, tmp_path, say) -> None:
+    code, _, err = say("tune", "demo", "--out", tmp_path)
+    assert (code, "this study does not say what to try: neither it nor a row" in err) == (2, True)
     code, _, err = say("tune", study, "--only", "fedavgs", "--out", tmp_path)
     assert code == 2
     assert "did you mean fedavg?" in err

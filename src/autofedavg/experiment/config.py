@@ -218,7 +218,7 @@ def _row(
     try:
         run.check(sites)
     except ConfigError as error:
-        where = f"{place}, {error.where}"
+        where = place if error.where == f"run {run.name}" else f"{place}, {error.where}"
         raise ConfigError(error.what, where=where, remedy=error.remedy) from error
     return run
 

@@ -97,6 +97,13 @@ def trials_of(raw: Values, where: str) -> Trials:
             where=f"{where}: tune",
             remedy="take it out",
         )
+    if "tune" not in raw and not any("tune" in row for row in raw["run"]):
+        raise ConfigError(
+            "this study does not say what to try: neither it nor a row has a table `tune`",
+            where=where,
+            remedy="add one, as docs/how-to/tune.md shows, or tune a study that has one, such as "
+            "bench-hospitals",
+        )
     changes = {}
     for number, row in enumerate(raw["run"], 1):
         place = f"{where}: run {number} ({row['name']})"
