@@ -33,6 +33,7 @@ from autofedavg.methods.shared.blind import (
     why_not_blind,
 )
 from autofedavg.methods.shared.conflicts import conflict
+from autofedavg.methods.shared.mixtures import shown_by_mixtures
 from autofedavg.methods.shared.ways import ways
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
@@ -122,7 +123,6 @@ class AutoFedAvg(Method):
     keep_above_one: Literal["floor", "softplus"] = setting(
         "floor", origin="ours: decision 2", help="how the Dirichlet's beta is kept above 1"
     )
-
     steps_per_message: int = setting(
         1,
         origin="ours: decision 33 (the paper's future work); 1 is Algorithm 1",
@@ -134,7 +134,6 @@ class AutoFedAvg(Method):
         origin="paper Alg. 1 (even); ours: decision 40 (size)",
         help="every client's step on beta counts the same, or by its training cases",
     )
-
     clip_steps: float = setting(
         lambda known: 0.0 if known.get("learning") == "blind" else 100.0,
         origin="ours: decision 45 (100), decision 62 (none for blind)",
@@ -142,7 +141,6 @@ class AutoFedAvg(Method):
         ge=0,
         allow_inf_nan=False,
     )
-
     sketch: int = setting(
         lambda known: 65536 if known.get("learning") == "blind" else 0,
         origin="ours: decision 62",
@@ -166,7 +164,7 @@ class AutoFedAvg(Method):
     @model_validator(mode="after")
     def _fits_together(self) -> AutoFedAvg:
         given = dict(self)
-        if why := why_not_blind(given, blind=self.learning == "blind") or conflict(given):
+        if why := why_not_blind(given, blind=self._blindly) or conflict(given):
             raise ValueError(why)
         try:
             self.gamma()
@@ -175,12 +173,16 @@ class AutoFedAvg(Method):
         return self
 
     @property
+    def _blindly(self) -> bool:
+        return self.learning == "blind"
+
+    @property
     def learns_on(self) -> str:
         return self.learn_on
 
     @property
     def models_reach(self) -> Reach:
-        return "nobody" if self.learning == "blind" else "sites"
+        return "nobody" if self._blindly else "sites"
 
     def sketched_bytes(self, layout: Layout) -> int:
         return self.blind().bytes_of(layout)
@@ -188,15 +190,16 @@ class AutoFedAvg(Method):
     def ways_of_learning(
         self, layout: Layout, T: int, sites: int, exchange: Exchange
     ) -> dict[str, float]:
-        S = 20 if self.learning == "blind" else self.S
-        blind = self if self.learning == "blind" else AutoFedAvg(learning="blind")
-        calls, blindly = self._calls(T), self._calls(T - 1)  # round T's sum teaches nothing
+        S = 20 if self._blindly else self.S
+        blind = self if self._blindly else AutoFedAvg(learning="blind")
+        calls, blindly = (self._calls(T, blind=way) for way in (False, True))
         sketched = blindly * blind.sketched_bytes(layout)
         found = ways(layout, T, sites, exchange, calls, S, blindly, sketched)
         return found if sites >= LEAST_SITES else {k: v for k, v in found.items() if k != "blind"}
 
-    def _calls(self, T: int) -> int:
-        """Calls of LearnAggWeight in T rounds, at most."""
+    def _calls(self, T: int, *, blind: bool) -> int:
+        """Calls of LearnAggWeight in T rounds, at most; blindly, the last round teaches nothing."""
+        T -= blind
         return CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
 
     def check(self, sites: int) -> None:
@@ -206,34 +209,23 @@ class AutoFedAvg(Method):
                 where="method",
                 remedy="use at least two sites, or the method local-only",
             )
-        if self.learning == "blind":
+        if self._blindly:
             check_sites(sites)
 
     def unsuited(self, training: Training, T: int) -> str:
-        if self._calls(T - 1 if self.learning == "blind" else T):
+        if self._calls(T, blind=self._blindly):
             return ""
         stay = "1/K" if self.start == "even" else "n_k/n, FedAvg's"
         return f"with t0 = {self.t0} no weights are learned in {T} rounds: they stay {stay}"
 
     def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
-        if self.learning == "blind":
+        if self._blindly:
             check_exchange(exchange, quorum, sites)
 
     def cautions(self, sites: int) -> list[str]:
-        if self.learning == "clients":
-            return []
-        if self.learning == "blind":
-            return [CAUTION.format(sites)]
-        if self.constraint == "softmax":
-            why = "the softmax draws nothing, so a site knows the weights they are mixed with"
-        elif sites == 2:
-            why = "with two sites every mixture lies on the line from one model to the other"
-        else:
-            why = f"S = {self.S} mixtures a call show where the {sites} models lie"
-        return [
-            "learning = 'server' sends no site's model while it learns, but a site that tries "
-            f"can find it from the mixtures: {why} (decision 44)"
-        ]
+        if self.learning == "server":
+            return [shown_by_mixtures(self.constraint == "softmax", self.S, sites)]
+        return [CAUTION.format(sites)] if self._blindly else []
 
     def layer_names(self, layout: Layout) -> tuple[str, ...]:
         return layout.layers(self.layer).names if self.weights == "layer" else ()
@@ -285,7 +277,7 @@ class AutoFedAvg(Method):
     def asks(self, t: int, T: int, layout: Layout) -> dict[str, list[Facts]]:
         """What round t may ask: with t0 = "auto" no site knows which rounds call LearnAggWeight."""
         asked, plan = super().asks(t, T, layout), self.plan(layout, T)
-        if self.learning == "blind":
+        if self._blindly:
             return asked | self.blind().asks(t, T)
         return asked if t % plan.t0 else asked | plan.asks()
 
@@ -294,15 +286,14 @@ class AutoFedAvg(Method):
         found = super().calls(T, layout)
         if self.t0 != "auto":
             return found
-        blind = self.learning == "blind"
-        learning = self.blind().learning() if blind else self.plan(layout, T).asks()
-        most = CallSchedule.most(T - 1 if blind else T)
+        learning = self.blind().learning() if self._blindly else self.plan(layout, T).asks()
+        most = self._calls(T, blind=self._blindly)
         few = {call: most * len(messages) for call, messages in learning.items()}
         return Counter({**found, **few})
 
     def rounds(
         self, federation: Federation, layout: Layout, T: int, start: Round
     ) -> Iterator[Round]:
-        if self.learning == "blind":
+        if self._blindly:
             return self.blind().rounds(federation, layout, T, start)
         return auto_fedavg(federation, self.plan(layout, T), start)
