@@ -15,12 +15,13 @@ from deployed import job_of
 from wiretap import BETA0, CANARY, SITES, Seen, Tapped, tap
 
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
-LEARNS = f"name = 'auto-fedavg', constraint = 'softmax', beta0 = {BETA0}, beta_optimiser = 'sgd'"
+LEARNS = "name = 'auto-fedavg', constraint = 'softmax', beta_optimiser = 'sgd'"
+HIDDEN = f"learning = 'blind', beta0 = {BETA0}"
 WAYS = {
     "no learning": "name = 'fedavg'",
     '`"clients"`': f"{LEARNS}, S = 2, t0 = 1",
     '`"server"`': f"{LEARNS}, S = 2, t0 = 1, learning = 'server'",
-    '`"blind"`': f"{LEARNS}, t0 = 1, learning = 'blind'",
+    '`"blind"`': f"{LEARNS}, t0 = 1, {HIDDEN}",
 }
 WAYS['`"clients"` with `[privacy]`'] = WAYS['`"clients"`']
 NOISE = ["theta_clip=1.0", "theta_noise=2.0", "train_clip=1.0", "train_noise=2.0", "delta=1e-7"]
@@ -125,7 +126,7 @@ def test_judged_blind_steps_show_no_more(noise, tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOFEDAVG_STATE", str(tmp_path / "state"))
     monkeypatch.setitem(TASKS._entries, "clinics", "wiretap:Clinics")
     study = tmp_path / "study.toml"
-    study.write_text(STUDY.format(method=f"{LEARNS}, t0 = 'auto', learning = 'blind'"))
+    study.write_text(STUDY.format(method=f"{LEARNS}, t0 = 'auto', {HIDDEN}"))
     changes = [f"privacy.{name}" for name in noise]
     job = tap(job_of(read_study(study, changes), "row"), tmp_path / "runs")
     for what, setting, cells in ROWS:

@@ -324,6 +324,28 @@ def test_check_warns_of_a_call_beyond_the_last_round(settings, stay, say, tmp_pa
     assert (code, "warning" in out) == (0, False)
 
 
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (
+            "name = 'fedavg', weights = 'random'",
+            "with redraw = 10 no weights are drawn in 3 rounds: they stay 1/K",
+        ),
+        (
+            "name = 'auto-fedavg', t0 = 2, reinitialise = true",
+            "with t0 = 2 there is one call in 3 rounds: reinitialise does nothing",
+        ),
+    ],
+)
+def test_check_warns_of_what_too_few_rounds_leave_without_effect(method, says, say, tmp_path):
+    study = tmp_path / "short.toml"
+    head = TINY.partition("[[run]]")[0].replace('baseline = "fedavg"\n', "")
+    study.write_text(f'{head}[[run]]\nname = "a"\nmethod = {{ {method} }}\n')
+    code, out, _ = say("check", study, "--set", "rounds=3")
+    assert (code, f"  warning: {says}" in out) == (0, True)
+    assert "warning" not in say("check", study, "--set", "rounds=20")[1]
+
+
 def test_list_gives_a_line_each(say) -> None:
     lines = say("list", "methods")[1].splitlines()
     assert [line.split()[0] for line in lines] == [*METHODS]

@@ -68,6 +68,14 @@ def test_every_built_in_study_is_valid_and_called_as_its_file(name) -> None:
             row(method={"name": "auto-fedavg", "learning": "blind", "S": 5}),
             "method: S = 5 does nothing with learning = 'blind'",
         ),
+        (
+            row(method={"name": "auto-fedavg", "constraint": "softmax", "beta0": 3.0}),
+            "beta0 = 3 does nothing with constraint = 'softmax', where only differences of beta",
+        ),
+        (
+            row(method={"name": "fedavg", "redraw": 3}),
+            "redraw = 3 does nothing with weights = 'size'; leave it out, or set weights",
+        ),
         (row(test_every=999), "run 1 (row): test_every = 999 tests nothing on the way in"),
         (
             row(method={"name": "auto-fedavg", "learn_on": "holdout"}),

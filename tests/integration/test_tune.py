@@ -89,6 +89,10 @@ def test_a_value_that_is_set_is_that_of_every_trial_and_of_the_tuned_study(
     assert "no longer has" not in caplog.text
     assert cli._main(["tune", str(study), "--only", "fedavg", *sets, *where]) == 0
     assert "tiny-tuned.toml no longer has ditto: tune them as well" in caplog.text
+    for spoilt in ("[run]\nname = 'a'\n", "run = 3\n", "run = [3]\n", "run =\n"):
+        (tmp_path / "tiny-tuned.toml").write_text(spoilt)  # whatever it is, it is written anew
+        assert cli._main(["tune", str(study), "--only", "fedavg", *sets, *where]) == 0
+        assert [run.name for run in read_study(tmp_path / "tiny-tuned.toml").runs] == ["fedavg"]
 
 
 def test_a_path_that_is_set_begins_where_the_command_is_given(tmp_path, monkeypatch) -> None:

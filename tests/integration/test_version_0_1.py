@@ -67,6 +67,20 @@ def flat(value) -> list:
     return [value]
 
 
+def test_settings_that_did_nothing_then_and_are_refused_now_do_not_stop_it(old, tmp_path) -> None:
+    idle = {'layer = "module"': 'layer = "tensor"', "test_every = 0": "test_every = 99"}
+    run = old / "n-dirichlet" / "seed-0"
+    text = (run / "config.toml").read_text()
+    for before, after in idle.items():
+        assert before in text
+        text = text.replace(before, after)
+    (run / "config.toml").write_text(text)
+    resume(old)
+    assert Ledger(run).finished
+    out = ["--format", "torchscript", "--out", str(tmp_path / "model")]
+    assert cli._main(["export-model", str(run), *out]) == 0
+
+
 def test_its_models_are_found(old, tmp_path) -> None:
     out = tmp_path / "model"
     run = old / "fedavg" / "seed-0"

@@ -81,11 +81,6 @@ class Rounds(Settings):
 
     @model_validator(mode="after")
     def _tests_or_not(self) -> Rounds:
-        if self.test_every > self.rounds:
-            raise ValueError(
-                f"test_every = {self.test_every} tests nothing on the way in {self.rounds} rounds; "
-                "set fewer, or leave it out"
-            )
         asked = [name for name in ("test_every", "ceiling") if getattr(self, name)]
         asked += ["test_local"] * (self.test_local in ("full", "own"))
         if asked and not self.test:
@@ -135,6 +130,13 @@ class RunConfig:
         quorums["exchange.test_quorum"] = self.exchange.test_quorum
         learns_on = self.method.learns_on
         self.method.check(sites)
+        if self.general.test_every > self.T:
+            raise ConfigError(
+                f"test_every = {self.general.test_every} tests nothing on the way in {self.T} "
+                "rounds",
+                where=f"run {self.name}",
+                remedy="set fewer, or leave it out",
+            )
         if learns_on and not self.task.has(learns_on):
             raise ConfigError(
                 f"the method learns on {learns_on} cases, but task.holdout sets no case aside",

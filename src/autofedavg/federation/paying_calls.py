@@ -78,19 +78,11 @@ class PayingCalls:
         federation: the clients.
         plan: the constants of the method.
         memory: of an earlier round; empty at the start.
-        bounded: whether `plan.T` is known to be the last round, so that a fifth of T bounds calls.
     """
 
-    def __init__(
-        self,
-        federation: Federation,
-        plan: Plan,
-        memory: Mapping[str, Tensor],
-        *,
-        bounded: bool = True,
-    ) -> None:
+    def __init__(self, federation: Federation, plan: Plan, memory: Mapping[str, Tensor]) -> None:
         self._federation, self._plan = federation, plan
-        self._schedule = CallSchedule(memory, plan.T if bounded else None)
+        self._schedule = CallSchedule(memory, plan.T)
 
     @property
     def memory(self) -> dict[str, Tensor]:

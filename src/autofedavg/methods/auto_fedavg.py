@@ -32,7 +32,7 @@ from autofedavg.methods.shared.blind import (
     check_sites,
     why_not_blind,
 )
-from autofedavg.methods.shared.conflicts import conflict
+from autofedavg.methods.shared.conflicts import conflict, refuse_idle, too_few_calls
 from autofedavg.methods.shared.mixtures import shown_by_mixtures
 from autofedavg.methods.shared.ways import ways
 
@@ -203,6 +203,7 @@ class AutoFedAvg(Method):
         return CallSchedule.most(T) if self.t0 == "auto" else T // self.t0
 
     def check(self, sites: int) -> None:
+        refuse_idle(dict(self))
         if sites < 2:
             raise ConfigError(
                 f"auto-fedavg learns how to weigh clients, and there is {sites}",
@@ -213,10 +214,7 @@ class AutoFedAvg(Method):
             check_sites(sites)
 
     def unsuited(self, training: Training, T: int) -> str:
-        if self._calls(T, blind=self._blindly):
-            return ""
-        stay = "1/K" if self.start == "even" else "n_k/n, FedAvg's"
-        return f"with t0 = {self.t0} no weights are learned in {T} rounds: they stay {stay}"
+        return too_few_calls(dict(self), self._calls(T, blind=self._blindly), T)
 
     def check_exchange(self, exchange: Exchange, quorum: int, sites: int) -> None:
         if self._blindly:

@@ -7,8 +7,10 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from autofedavg.core.constraints import Dirichlet
+from autofedavg.core.errors import ConfigError
 from autofedavg.core.seeds import Purpose
 from autofedavg.core.settings import setting
+from autofedavg.core.trainer import Training
 from autofedavg.federation.port import Federation
 from autofedavg.methods.averaging import AveragingMethod
 from autofedavg.methods.base import About, even_weights, size_weights
@@ -33,6 +35,20 @@ class FedAvg(AveragingMethod):
     redraw: int = setting(
         10, origin="ours: decision 40", help="rounds between two draws of random weights", ge=1
     )
+
+    def check(self, sites: int) -> None:
+        super().check(sites)
+        if self.weights != "random" and self.redraw != type(self)().redraw:
+            raise ConfigError(
+                f"redraw = {self.redraw} does nothing with weights = {self.weights!r}",
+                where="method",
+                remedy="leave it out, or set weights = 'random'",
+            )
+
+    def unsuited(self, training: Training, T: int) -> str:
+        if self.weights != "random" or self.redraw <= T:
+            return ""
+        return f"with redraw = {self.redraw} no weights are drawn in {T} rounds: they stay 1/K"
 
     def fixed_weights(self, federation: Federation, t: int) -> Tensor:
         if self.weights == "size":

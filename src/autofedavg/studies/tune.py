@@ -98,7 +98,9 @@ def _rows_in(place: Path) -> list[str]:
     if not place.exists():
         return []
     with suppress(ConfigError):  # whatever it is, it is written anew
-        return [str(row.get("name", "")) for row in study_values(place).get("run", [])]
+        rows = study_values(place).get("run")
+        listed = rows if isinstance(rows, list) else []
+        return [str(row.get("name", "")) for row in listed if isinstance(row, dict)]
     return []
 
 

@@ -23,6 +23,7 @@ from autofedavg.engines.dropin.responder import Responder
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message, NoReply, arrays_of
+from autofedavg.federation.paying_calls import Gain
 from autofedavg.federation.port import Federation
 from autofedavg.federation.serialization import decode, encode
 
@@ -205,6 +206,37 @@ def test_a_call_is_judged_by_the_models_that_came_with_its_first_step():
 def test_settings_that_need_the_sites_numbers_of_cases_are_refused(wrong):
     with pytest.raises(ConfigError, match="needs every site's number of training cases"):
         WeightLearner("here", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"layer": "tensor"}, "method: layer = 'tensor' needs weights = 'layer'; leave it out"),
+        ({"S": 0}, "here: S: input should be greater than or equal to 1 (given: 0)"),
+        ({"S": 2, "steps_per_message": 3}, "here: steps_per_message = 3 is more than S = 2, all"),
+        ({"deadline": -1.0}, "here: deadline: input should be greater than or equal to 0"),
+        (
+            {"beta_rat": 2.0},
+            "here: beta_rat is not a setting of learned weights; did you mean beta_rate",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused_as_in_a_study(wrong, says):
+    with pytest.raises(ConfigError) as caught:
+        WeightLearner("here", **wrong)
+    assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize(("T", "calls"), [(0, [1, 2, 5, 12]), (12, [1, 2]), (15, [1, 2, 5])])
+def test_the_last_round_bounds_the_calls_where_it_is_known(T, calls, monkeypatch):
+    """A fifth of the rounds at most; every call pays here."""
+    monkeypatch.setattr(Gain, "beyond_noise", True)
+    learner, between, called = WeightLearner("here", S=1, t0="auto"), carrier(), []
+    state = network().state_dict()
+    for t in range(1, 13):
+        learned = learner.round(t, state, {s: trained(s, t, state) for s in SITES}, between, T)
+        called += [t] * learned.learned
+    assert called == calls
 
 
 def test_a_site_that_lost_the_models_is_sent_them_again():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from autofedavg import __version__
@@ -21,13 +19,14 @@ from autofedavg.core.seeds import Secret, Seeds
 from autofedavg.core.site import Facts
 from autofedavg.engines.dropin.layouts import difference, layout_from, model_from
 from autofedavg.engines.dropin.transport import Channel, DropinTransport
+from autofedavg.experiment.validation import validate
 from autofedavg.federation.calls import Ask, Calls
 from autofedavg.federation.messages import Message, arrays_of
-from autofedavg.federation.paying_calls import PayingCalls
 from autofedavg.federation.port import Federation
 from autofedavg.federation.replies import BadReply
 from autofedavg.federation.settings import Exchange
 from autofedavg.methods.auto_fedavg import AutoFedAvg
+from autofedavg.methods.shared.conflicts import refuse_idle
 
 # Sites supply their batches; and the engine's own training shows models, so nothing is blind.
 METHOD = frozenset(AutoFedAvg.model_fields) - (
@@ -115,17 +114,12 @@ class WeightLearner:
                     where=where,
                     remedy=did_you_mean(name, SETTINGS),
                 )
-        try:
-            self.method = AutoFedAvg(**{k: v for k, v in settings.items() if k in METHOD})
-            given = {k: v for k, v in settings.items() if k in EXCHANGE}
-            self.exchange = Exchange(quorums=TRAINED_BY_ENGINE, **given)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ConfigError(
-                f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "),
-                where=where,
-                remedy="see docs/reference/settings.md, method auto-fedavg",
-            ) from error
+        chosen = {name: value for name, value in settings.items() if name in METHOD}
+        self.method: AutoFedAvg = validate(AutoFedAvg, chosen, where, "")
+        refuse_idle(dict(self.method))
+        given = {name: value for name, value in settings.items() if name in EXCHANGE}
+        given["quorums"] = TRAINED_BY_ENGINE
+        self.exchange: Exchange = validate(Exchange, given, where, "")
         for name, value in (("objective", "size"), ("when_idle", "sizes"), ("start", "sizes")):
             if getattr(self.method, name) == value:
                 raise ConfigError(
@@ -156,6 +150,7 @@ class WeightLearner:
         w: Mapping[str, Tensor],
         trained: Mapping[str, Mapping[str, Tensor]],
         channel: Channel,
+        T: int = 0,
     ) -> Learned:
         """Learns the weights, if round t (from 1) is one that learns, and averages.
 
@@ -164,6 +159,7 @@ class WeightLearner:
             w: the model that training began from.
             trained: the trained models, by address.
             channel: sends requests to those addresses.
+            T: the last round, which bounds the calls of t0 = "auto"; 0 where nobody knows.
 
         Raises:
             FederationError: a site did not reply, or its reply cannot be used.
@@ -188,9 +184,7 @@ class WeightLearner:
                 remedy="start from the state_dict() of the network that the sites use",
             ) from error
         replies = {name: _reply(name, t, trained[a], layout) for name, a in addresses.items()}
-        plan = self.method.plan(layout, t)
-        if plan.judge:  # nobody says how many rounds there will be
-            plan = replace(plan, judge=partial(PayingCalls, bounded=False))
+        plan = self.method.plan(layout, T or t)
         if len(addresses) == 1:  # one weight cannot be learned
             plan = replace(plan, t0=t + 1, judge=None)
         last = plan.S + BATCHES if plan.judge else plan.S

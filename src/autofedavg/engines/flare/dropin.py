@@ -115,7 +115,9 @@ class LearnedFedAvg(FedAvg):  # type: ignore[misc]
         t = self.current_round - self.start_round + 1
         channel = AuxChannel(self.fl_ctx, self.abort_signal)
         try:
-            learned = self._learner.round(t, _tensors(self._w), self._trained, channel)
+            learned = self._learner.round(
+                t, _tensors(self._w), self._trained, channel, self.num_rounds
+            )
         except AutoFedAvgError as error:
             self.panic(str(error))
             raise

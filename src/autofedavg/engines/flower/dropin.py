@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, error_facts, printable
@@ -77,7 +78,14 @@ class LearnedFedAvg(FedAvg):
             self.learner = WeightLearner("LearnedFedAvg", **ours, steps_per_message=method.S)
         self._grid: Grid | None = None
         self._w: dict[str, Tensor] = {}
+        self._T = 0
         super().__init__(*args, **settings)
+
+    def start(self, *args: Any, **settings: Any) -> Result:
+        given = signature(FedAvg.start).bind(self, *args, **settings)
+        given.apply_defaults()
+        self._T = given.arguments["num_rounds"]
+        return super().start(*args, **settings)
 
     def summary(self) -> None:
         super().summary()
@@ -106,7 +114,8 @@ class LearnedFedAvg(FedAvg):
         }
         if not trained or self._grid is None:
             return super().aggregate_train(server_round, replies)
-        learned = self.learner.round(server_round, self._w, trained, GridChannel(self._grid))
+        channel = GridChannel(self._grid)
+        learned = self.learner.round(server_round, self._w, trained, channel, self._T)
         log.info("aggregate_train: alpha of round %d, %s", server_round, learned)
         # Flower's own checks, log lines and metrics; its average is not used.
         _, metrics = super().aggregate_train(server_round, replies)

@@ -182,10 +182,15 @@ class Datalist(ImageTask):
     def where(self) -> str:
         count = sum(len(entry.image) + 1 for entry in self.listing.entries)
         lacking = len(self._lacking())
-        state = f"{lacking} of {count} files are missing" if lacking else "all files present"
+        return self._in(
+            f"{lacking} of {count} files are missing" if lacking else "all files present"
+        )
+
+    def _in(self, state: str) -> str:
+        """Where the files are, in what state, and how many cases are no part of it."""
         left_out = self.listing.unlabelled
-        also = f", {left_out} cases without a label are left out" if left_out else ""
-        return f"in {self.listing.root}: {state}{also}"
+        cases = f"{left_out} case{' is' if left_out == 1 else 's are'} left out without a label"
+        return f"in {self.listing.root}: {state}" + (f", {cases}" if left_out else "")
 
     def _lacking(self) -> list[str]:
         """The missing files, with their cases."""
@@ -209,7 +214,7 @@ class Datalist(ImageTask):
                 remedy="put them there, or set task.root to the folder the list's paths begin at",
             )
         self.fingerprint(progress)  # every file is read once, and the result is cached
-        return [f"{self.where()} and readable"] + [
+        return [self._in("all files present and readable")] + [
             f"{site}: " + ", ".join(f"{n} {split}" for split, n in parts.items() if n)
             for site, parts in counted(self.splits).items()
         ]
