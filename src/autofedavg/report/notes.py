@@ -142,6 +142,13 @@ def _absences(row: Row, K: int) -> list[str]:
             "round in which it did stands in where the best model is chosen."
         )
     events = [event for line in lines for event in line.get("events") or []]
+    said += [
+        f"{row.label}: {event['site']} had lost what it had kept from round to round, and started "
+        f"again in round {line['t']}."
+        for line in lines
+        for event in line.get("events") or []
+        if event["what"] == "restarted"
+    ]
     dropped = sorted({str(event["site"]) for event in events if event["what"] == "dropped"})
     if dropped:
         said.append(

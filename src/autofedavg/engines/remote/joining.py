@@ -21,7 +21,7 @@ from autofedavg.core.errors import (
 )
 from autofedavg.core.site import Site
 from autofedavg.engines.remote.job import Job
-from autofedavg.engines.remote.site_service import DATA, DIGESTS, data_digest
+from autofedavg.engines.remote.site_service import DATA, DIGESTS, RUN, data_digest
 from autofedavg.federation.messages import Message, NoReply
 from autofedavg.federation.replies import DIVERGED
 
@@ -60,12 +60,14 @@ class JoinedSites:
     """A transport whose sites have joined.
 
     Every request says with which data the sites joined, so that a site that returns with other data
-    refuses. A site's error text is not trusted: it is shortened, and all else is dropped.
+    refuses, and which run it is part of, so that a site finds what it kept. A site's error text is
+    not trusted: it is shortened, and all else is dropped.
     """
 
     transport: RemoteTransport
     names: Sequence[str]
     said: Said
+    run: str = ""
 
     def roster(self) -> Sequence[Site]:
         return [Site(name, self.said[name]["cases"]) for name in self.names]
@@ -75,7 +77,8 @@ class JoinedSites:
     ) -> Mapping[str, Message | NoReply]:
         data = {site: data_digest(said) for site, said in self.said.items()}
         # Sites that share a message object must still share one: transports encode it once.
-        shared = {id(m): Message(m.arrays, {**m.facts, DATA: data}) for m in messages.values()}
+        along = {DATA: data, RUN: self.run}
+        shared = {id(m): Message(m.arrays, {**m.facts, **along}) for m in messages.values()}
         asked = {site: shared[id(message)] for site, message in messages.items()}
         replies = self.transport.ask(verb, asked, within)
         return {site: _error_alone(reply) for site, reply in replies.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, DataError, RunError
 from autofedavg.core.problem import Problem
-from autofedavg.core.seeds import Seeds
+from autofedavg.core.seeds import Secret, Seeds
 from autofedavg.engines.remote.job import Job, without_paths
 from autofedavg.engines.remote.joining import JoinedSites, RemoteTransport, Said, about_data, join
 from autofedavg.experiment.config import parse_run
@@ -97,6 +98,7 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
     check_run(row.method, row.T, row.general.select, server, joined.roster())
     with disk_errors(path):
         secret = secret_of(path)
+    joined.run = number_of(secret)
     federation = Federation(
         joined,
         quorum=row.general.quorum or None,
@@ -128,6 +130,11 @@ def _prepare(job: Job, transport: RemoteTransport, path: Path) -> Work:
     own = {"proxy": server.proxy.cases()["train"]} if server.proxy else {}
     cautions = [*row.cautions(len(job.sites)), *_other_versions(said)]
     return Work(row, job.seed, federation, w0, layout, "cpu", about, cautions)
+
+
+def number_of(secret: Secret) -> str:
+    """A run's number, by which sites find what they kept for it; tells nothing of the secret."""
+    return hashlib.sha256(f"run {secret.text}".encode()).hexdigest()[:32]
 
 
 def _problem(row: RunConfig) -> Problem:

@@ -81,7 +81,7 @@ class SiteFile(Settings):
     state: str = setting(
         "",
         origin="ours",
-        help="folder for the site's secret and key; empty for ~/.local/state/autofedavg",
+        help="folder for the site's private files; empty for ~/.local/state/autofedavg",
     )
     disclose: Disclosure = setting(
         "all",

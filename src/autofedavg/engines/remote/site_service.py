@@ -25,6 +25,7 @@ from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.policy import Policy, Refused
 from autofedavg.engines.remote.site_files import SiteState, read_site_file, state_home
 from autofedavg.engines.remote.site_ledger import site_privacy
+from autofedavg.engines.remote.stored_states import StoredStates, is_run
 from autofedavg.federation.client import Client
 from autofedavg.federation.client_state import ClientState
 from autofedavg.federation.messages import Message
@@ -35,6 +36,7 @@ from autofedavg.federation.settings import Reach
 log = logging.getLogger(__name__)
 
 DATA = "joined_with"  # in a request: what every site said of its data when it joined
+RUN = "run"  # in a request: which run it is part of, whichever job continues it
 DIGESTS = {"split_sha256": "splits", "content_sha256": "files"}
 
 
@@ -65,7 +67,9 @@ class SiteService:
         self._turn = threading.Lock()
         self._client: Client | None = None
         self._said: dict[str, Any] = {}
-        self._state: SiteState | None = None  # where case names are private
+        self._own: SiteState | None = None
+        self._private_names = False
+        self._stored: StoredStates | None = None
         self._policy: Policy | None = None
 
     def answer(self, verb: str, message: Message) -> Message:
@@ -98,8 +102,13 @@ class SiteService:
             return Message({}, dict(self._said))
         asked = dict(message.facts)
         self._refuse_other_data(asked.pop(DATA, None))
+        run = asked.pop(RUN, None)
         policy.check(verb, asked)
+        if self._stored is None and self._own and is_run(run):
+            self._stored = StoredStates(self._own.folder, run, self._client_state.kept)
         reply = client.answer(verb, Message(message.arrays, asked))
+        if self._stored:
+            self._stored.save()
         reply = self._without_names(message, reply)
         facts_text(reply.facts)  # what JSON cannot hold fails here, not in the engine
         if not lacks(reply):
@@ -140,10 +149,10 @@ class SiteService:
                 )
             data, about = problem.sites[self.site], task.describe()
             digests = {key: str(about.get(key, "")) for key in DIGESTS}
-            own = SiteState(state_home(mine.state), self.site)
-            if task.private_names:
+            self._own = own = SiteState(state_home(mine.state), self.site)
+            self._private_names = task.private_names
+            if self._private_names:
                 # Without a salt, guessed case names could be checked against a digest.
-                self._state = own
                 digests = {key: own.salted(value) for key, value in digests.items()}
             self._said = {
                 "version": __version__,
@@ -180,7 +189,7 @@ class SiteService:
         """Scores with numbers in place of case names, where names are private."""
         parts = (reply.facts, reply.facts.get("personal"))  # the same cases, under two models
         scored = [part for part in parts if isinstance(part, dict) and "scores" in part]
-        if not scored or self._state is None:
+        if not scored or self._own is None or not self._private_names:
             return reply
         split = str(message.facts["split"])
         if "half" in message.facts:  # its cases have numbers of their own
@@ -189,7 +198,7 @@ class SiteService:
         numbers = {name: f"{split}-{n:04d}" for n, name in enumerate(names, 1)}
         try:
             # Another split of the same data has another numbering.
-            self._state.keep_names(split, str(self._said["split_sha256"])[:8], numbers)
+            self._own.keep_names(split, str(self._said["split_sha256"])[:8], numbers)
         except OSError as error:
             log.warning("the key from numbers to cases could not be written: %s", error)
         everything, *own = (
