@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from autofedavg import Machine, read_study, run_study
+from autofedavg.core.bank import Layout
 from autofedavg.engines.remote.server import host
 from autofedavg.engines.remote.site_ledger import FileLedger
 from autofedavg.experiment.folder import Ledger
@@ -53,6 +54,10 @@ def test_check_prints_what_the_run_then_spends(tiny, tmp_path, say):
     _, words, _ = say("check", tiny, *as_options(PRIVATE))
     assert f"privacy at I: epsilon {spent['I']:.4g} at delta 0.01 (" in words
     assert "epsilon does not cover them" in words
+    assert "no train_noise" not in words
+    theta = [option for option in PRIVATE if "train" not in option]
+    _, words, _ = say("check", only(tiny), *as_options(theta))
+    assert "privacy: no train_noise: models, blind ones in masked sums, leave without" in words
 
 
 def test_a_row_above_its_limit_is_refused_by_check_and_run(tiny, tmp_path, say):
@@ -60,7 +65,7 @@ def test_a_row_above_its_limit_is_refused_by_check_and_run(tiny, tmp_path, say):
     for verb, more in (("check", []), ("run", ["--out", tmp_path / "runs"])):
         code, _, said = say(verb, only(tiny), *limit, *more)
         assert code == 2
-        assert "more than epsilon = 0.5" in said
+        assert f"run {ROW}, privacy.epsilon: the row would spend more than epsilon = 0.5" in said
 
 
 def test_resumed_and_parallel_runs_have_the_same_bits(tiny, tmp_path):
@@ -103,7 +108,9 @@ def test_ledgers_of_sites_agree_with_the_forecast_and_the_server(learning, tmp_p
     for file in files.values():
         file.write_text(f"{file.read_text()}\n[privacy]\nepsilon = 1000.0\ndelta = 1e-2\n")
     job = job_of(read_study(study, [*PRIVATE, f"method.learning={learning}"]), "auto-fedavg")
-    forecast = {k: b.epsilon for k, b in job.row.budgets(job.row.task.problem()).items()}
+    layout = Layout.of(job.row.task.network())
+    budgets = job.row.budgets(layout, job.row.task.problem().sites)
+    forecast = {k: b.epsilon for k, b in budgets.items()}
     path = host(job, InProcessTransport(job, files), tmp_path / "runs")
     assert Ledger(path).status() == "finished"
     assert Ledger(path).rounds()[-1]["epsilon"] == pytest.approx(forecast, rel=1e-12)

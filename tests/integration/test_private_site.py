@@ -1,6 +1,7 @@
 """A site's process against a server that replays rounds, asks past the limit, or kills it."""
 
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ import torch
 
 from autofedavg import read_study
 from autofedavg.core.accountant import epsilon
+from autofedavg.core.bank import Layout
 from autofedavg.core.seeds import Seeds
+from autofedavg.engines.remote.job import Job
+from autofedavg.engines.remote.site_files import read_site_file
 from autofedavg.federation.messages import Message, arrays_of
 from deployed import job_of
 from hospitals import build_hospitals
@@ -42,7 +46,8 @@ def begin(world):
         text = file.read_text().partition("\n[privacy]")[0]
         file.write_text(f"{text}\n[privacy]\nepsilon = {limit}\n{more}")
         started.append(SiteProcess(path, SITE, file))
-        assert "error" not in started[-1].ask("hello", Message({}, {})).facts
+        said = started[-1].ask("hello", Message({}, {})).facts
+        assert "error" not in said, said["error"]
         return started[-1]
 
     yield start
@@ -101,18 +106,33 @@ def test_a_server_that_replays_a_round_is_refused(world, begin):
 
 
 def test_a_server_that_asks_past_the_limit_is_refused(world, begin):
-    *_, ledger, w0 = world
-    site = begin()
+    """The limit is enough for the job; a server asks for the same rounds of ever new models."""
+    path, file, ledger, w0 = world
+    job = Job.read(path.read_text(), "here")
+    problem = read_site_file(file).placed(job.row.task, "here").problem()
+    own = {SITE: problem.sites[SITE]}
+    limit = job.row.budgets(Layout.of(problem.network()), own)[SITE].epsilon + 1e-6
+    site = begin(limit, more='replays = "count"\n')
     _, q, sigma, steps = site.ask(*training(w0)).facts["spent"]
-    site.kill()
-    limit = epsilon(q, sigma, 2 * steps, 1e-3) + 1e-6
-    site = begin(limit)
-    assert "error" not in site.ask(*training(w0, 2)).facts
-    said = site.ask(*training(w0, 3)).facts["error"]
+    paid = next(n for n in count(1) if epsilon(q, sigma, n * steps, 1e-3) > limit) - 1
+    assert paid >= 4  # the job's own rounds
+    for _ in range(paid - 1):
+        w0.values[0] += 1.0
+        assert "error" not in site.ask(*training(w0)).facts
+    assert "error" not in site.ask(*training(w0)).facts  # the same answer once more
+    w0.values[0] += 1.0
+    said = site.ask(*training(w0)).facts["error"]
     assert "its privacy budget is spent" in said
-    assert f"this site's limit is {limit:g}" in said
-    assert "error" not in site.ask(*training(w0, 2)).facts  # the same answer once more
-    assert lines(ledger) == 2
+    assert f"this site's limit is {limit:.6g}" in said
+    assert lines(ledger) == paid
+
+
+def test_a_site_takes_no_job_that_would_end_past_its_limit(world, begin):
+    """It says so when it is asked to join: nothing is spent at any site."""
+    *_, ledger, _ = world
+    with pytest.raises(AssertionError, match="and with this job it would have spent"):
+        begin(0.5)
+    assert lines(ledger) == 0
 
 
 def test_a_site_with_a_limit_takes_no_job_without_noise(world, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from autofedavg.core.bank import Layout
@@ -100,7 +99,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
     layers = layout.layers("module").P
     calls = run.method.calls(run.T, layout)
     held = 2 if calls["differentiate"] else 1  # learned at the server: every client's gradient too
-    spent = run.budgets(run.task.problem(progress)) if run.privacy.on else {}
+    spent = run.budgets(layout, run.task.problem(progress).sites) if run.privacy.on else {}
     states = 2 if run.training.optimiser == "adam" else 1
     return {
         "name": run.name,
@@ -115,7 +114,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
             {"setting": path, "value": value, "origin": origin, "help": text}
             for path, value, origin, text in run.origins()
         ],
-        "privacy": {name: asdict(budget) for name, budget in spent.items()},
+        "privacy": {name: budget.plain for name, budget in spent.items()},
         "models_reach": run.models_reach(sites),
         "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -16,7 +16,7 @@ from autofedavg.core.accountant import Mechanism, composed, epsilon_of, parallel
 from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.privacy import Privacy, mechanism, refuse_network
-from autofedavg.core.problem import LocalData, PatientData, Problem
+from autofedavg.core.problem import LocalData, PatientData
 from autofedavg.core.trainer import Training
 from autofedavg.federation.ledger import Account
 from autofedavg.federation.private_steps import PRIVATE_RULES, steps_of
@@ -25,6 +25,10 @@ from autofedavg.methods.base import Method
 
 NOT_COVERED = (
     "validation scores of every round, test scores, numbers of cases: epsilon does not cover them"
+)
+UNPROTECTED = (
+    "no train_noise: models, blind ones in masked sums, leave without noise, and epsilon does not "
+    "cover the patients that they are trained on"
 )
 
 
@@ -36,11 +40,21 @@ class Budget:
         epsilon: of the patient who is worst off.
         delta: at which it is meant.
         groups: `epsilon`, `patients` and noisy `sums` by group of patients, which share nobody.
+        training: whether training is noisy, too.
+        account: the releases behind it.
     """
 
     epsilon: float
     delta: float
     groups: Mapping[str, Mapping[str, float]]
+    training: bool
+    account: Account = field(repr=False)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What people are told of it, as plain values."""
+        told = ("epsilon", "delta", "groups", "training")
+        return {name: getattr(self, name) for name in told}
 
 
 def refuse_private(privacy: Privacy, method: Method, network: nn.Module, T: int) -> None:
@@ -59,7 +73,9 @@ def refuse_private(privacy: Privacy, method: Method, network: nn.Module, T: int)
     if privacy.theta and not calls & WEIGHING:
         wrong.append("theta_clip has no effect: the method asks sites for no step on beta")
     if calls & {"mixture_losses", "model_losses"}:
-        wrong.append("t0 = 'auto' judges calls by losses, which no noise covers")
+        wrong.append(
+            "t0 = 'auto' judges calls by losses, which no noise covers, unless learning = 'blind'"
+        )
     if any("probe" in facts for facts in trainings):
         wrong.append("the method asks for a loss before training, which no noise covers")
     if privacy.train:
@@ -80,9 +96,14 @@ def refuse_private(privacy: Privacy, method: Method, network: nn.Module, T: int)
 
 
 def budgets(
-    privacy: Privacy, method: Method, training: Training, T: int, problem: Problem
+    privacy: Privacy,
+    method: Method,
+    training: Training,
+    T: int,
+    layout: Layout,
+    sites: Mapping[str, LocalData],
 ) -> dict[str, Budget]:
-    """What every site of a problem will spend in T rounds.
+    """What every site will spend in T rounds.
 
     Raises:
         ConfigError: a site would spend more than the row allows, or delta is too large for it.
@@ -90,11 +111,9 @@ def budgets(
     """
     if not privacy.on:
         return {}
-    layout = Layout.of(problem.network())
     asked = Counter(_asked(privacy, method, T, layout))
     found = {
-        site: _budget(privacy, training, asked, site, data)
-        for site, data in sorted(problem.sites.items())
+        site: _budget(privacy, training, asked, site, data) for site, data in sorted(sites.items())
     }
     over = {site: b.epsilon for site, b in found.items() if 0 < privacy.epsilon < b.epsilon}
     if over:
@@ -161,7 +180,7 @@ def _budget(
         for group, spent in account.items()
     }
     worst = epsilon_of(parallel(account.values()), privacy.delta)
-    return Budget(worst, privacy.delta, groups)
+    return Budget(worst, privacy.delta, groups, privacy.train is not None, account)
 
 
 def budget_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -175,4 +194,7 @@ def budget_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         )
         spent = f"epsilon {budget['epsilon']:.4g} at delta {budget['delta']:g}"
         lines.append(f"privacy at {site}: {spent} ({parts})")
-    return [*lines, f"privacy: {NOT_COVERED}"] if lines else []
+    if not lines:
+        return []
+    noisy = all(budget["training"] for budget in found.values())
+    return [*lines, f"privacy: {NOT_COVERED}", *([] if noisy else [f"privacy: {UNPROTECTED}"])]

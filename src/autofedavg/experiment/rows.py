@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import model_validator
 from torch import nn
 
+from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError
 from autofedavg.core.privacy import NONE, Privacy
-from autofedavg.core.problem import Problem
+from autofedavg.core.problem import LocalData
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
 from autofedavg.experiment.private_rows import Budget, budgets, refuse_private
@@ -228,11 +230,22 @@ class RunConfig:
     def check_network(self, network: nn.Module) -> None:
         """Refuses a network that the method, or differential privacy, cannot work with."""
         self.method.check_network(network, self.T)
-        refuse_private(self.privacy, self.method, network, self.T)
+        with self._named():
+            refuse_private(self.privacy, self.method, network, self.T)
 
-    def budgets(self, problem: Problem) -> dict[str, Budget]:
-        """What every site will spend of its patients' privacy; refuses more than is allowed."""
-        return budgets(self.privacy, self.method, self.training, self.T, problem)
+    def budgets(self, layout: Layout, sites: Mapping[str, LocalData]) -> dict[str, Budget]:
+        """What sites will spend of their patients' privacy; refuses more than is allowed."""
+        with self._named():
+            return budgets(self.privacy, self.method, self.training, self.T, layout, sites)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of settings say which row they are of."""
+        try:
+            yield
+        except ConfigError as error:
+            where = f"run {self.name}, {error.where}"
+            raise ConfigError(error.what, where=where, remedy=error.remedy) from error
 
     def origins(self) -> list[tuple[str, Any, str, str]]:
         """(path, value, origin, help) of every setting."""

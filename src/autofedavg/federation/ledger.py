@@ -7,11 +7,12 @@ patients count in parallel, those of several jobs one on top of the other: split
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,22 @@ class Entry(NamedTuple):
     sigma: float
     steps: int
     digest: str
+
+    @classmethod
+    def read(cls, values: Any) -> Entry:
+        """An entry from plain values.
+
+        Raises:
+            ValueError, TypeError: they are none, or its numbers are impossible.
+        """
+        entry = cls(**values)
+        texts, numbers = (entry.job, entry.call, entry.group, entry.digest), (entry.t, entry.s)
+        whole = all(type(number) is int for number in (*numbers, entry.steps))
+        if not whole or not all(isinstance(text, str) for text in texts):
+            raise ValueError("a value is of another kind")
+        if not (0 < entry.q <= 1 and 0 < entry.sigma < math.inf and entry.steps >= 1):
+            raise ValueError(f"q = {entry.q}, sigma = {entry.sigma}, steps = {entry.steps}")
+        return entry
 
     @property
     def place(self) -> str:
@@ -97,7 +114,7 @@ class Ledger:
                     "'count' in the site's file",
                 )
             wanted, limit = self.epsilon(entry), self.limit
-            if limit.epsilon and wanted > limit.epsilon:
+            if limit.epsilon and not wanted <= limit.epsilon:  # nan is no permission
                 raise BudgetError(
                     f"its privacy budget is spent: {entry.place} would make epsilon {wanted:.4g} "
                     f"at delta {limit.delta:g}, and this site's limit is {limit.epsilon:g}",
@@ -121,6 +138,12 @@ class Ledger:
                     account = added(account, further)
                 total = total + parallel(account.values())
         return epsilon_of(total, self.limit.delta)
+
+    def forecast(self, job: str, account: Account) -> float:
+        """What will have been spent once a whole job is, whatever of it is already."""
+        others = (known for name, known in self._jobs.items() if name != job)
+        curves = [parallel(known.values()) for known in (account, *others)]
+        return epsilon_of(np.sum(curves, axis=0), self.limit.delta)
 
     def _add(self, entry: Entry) -> None:
         self._digests.add(entry.digest)

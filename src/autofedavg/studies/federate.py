@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError, RunError
 from autofedavg.core.evaluation import Summary, summarise
 from autofedavg.core.privacy import NONE, Privacy
@@ -126,8 +127,9 @@ def federate(
     problem = Problem(network, loss, data, METRIC, counted=False, logits=logits, proxy=own)
     check_run(chosen, rounds, select, problem)
     with global_seed(0):
-        refuse_private(privacy, chosen, network(), rounds)
-    budgets(privacy, chosen, training, rounds, problem)
+        built = network()
+    refuse_private(privacy, chosen, built, rounds)
+    budgets(privacy, chosen, training, rounds, Layout.of(built), problem.sites)
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder(Path(out or scratch))
         # In the shape of a study's row, so that `report` can read the folder.

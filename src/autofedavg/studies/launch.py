@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autofedavg.core.bank import Layout
 from autofedavg.core.device import checked_device
 from autofedavg.core.errors import DataError, RunError
 from autofedavg.core.problem import Problem
@@ -191,7 +192,7 @@ def _run_as_job(run: PlannedRun, observer: Observer, runners: Runners, engines: 
     study = run.folder.parents[2 if config.folds else 1]
     config.task.prepare(observer.preparing)  # once, not once per site
     if config.privacy.on:
-        config.budgets(config.task.problem())
+        config.budgets(Layout.of(config.task.network()), config.task.problem().sites)
     job = Job.of(
         study.name,
         config,
@@ -218,7 +219,8 @@ def _run_simulated(run: PlannedRun, problem: Problem, observer: Observer) -> Non
     if run.started:
         refuse_other_data(run.folder, config.task)
     check_run(config.method, config.T, config.general.select, problem)
-    config.budgets(problem)
+    if config.privacy.on:
+        config.budgets(Layout.of(problem.network()), problem.sites)
     secret = kept_secret(run.folder)  # of a run that was started on a real engine
     given = (machine, config.general.quorum, config.exchange, secret, config.privacy)
     with clients(problem, config.training, seeds, *given) as federation:

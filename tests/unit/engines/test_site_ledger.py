@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 import resource
 from pathlib import Path
@@ -138,6 +139,16 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="what was released cannot be taken back"):
         FileLedger(path, Limit())
     path.unlink()
+    FileLedger(path, Limit()).spend(next_one(1))
+    whole = json.loads(path.read_text())
+    for wrong in (
+        {"sigma": math.nan}, {"sigma": math.inf}, {"sigma": 0.0}, {"sigma": None}, {"q": 2.0},
+        {"q": "a"}, {"steps": -5}, {"steps": 1.5}, {"steps": True}, {"t": "1"}, {"job": 3},
+    ):  # fmt: skip
+        path.write_text(f"{json.dumps({**whole, **wrong})}\n")
+        with pytest.raises(ConfigError, match=r"line 1 after byte 0 is damaged \("):
+            FileLedger(path, Limit(1.0))
+    path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="cannot be written"):
         FileLedger(path, Limit())
@@ -167,13 +178,47 @@ def test_under_a_limit_nothing_leaves_without_noise(
     row = parse_run({"name": "row", "rounds": 3, **values}, "here")
     job = Job("study", row, 0, ("A", "B", "C"), "network")
     problem = toy_problem(3)
-    allowed = SitePrivacy(epsilon=8.0, covers=covers)
+    allowed = SitePrivacy(epsilon=800.0, covers=covers)
     given = (allowed, SiteState(tmp_path, "A"), problem.sites["A"], Layout.of(problem.network()))
     if not lacks:
-        assert site_privacy(job, "A", *given, "machine").ledger.limit.epsilon == 8.0
+        assert site_privacy(job, "A", *given, "machine").ledger.limit.epsilon == 800.0
         return
-    with pytest.raises(Refused, match=rf"limit is epsilon = 8, and this job has {lacks}$"):
+    with pytest.raises(Refused, match=rf"limit is epsilon = 800, and this job has {lacks}$"):
         site_privacy(job, "A", *given, "machine")
+
+
+@pytest.mark.parametrize(
+    ("privacy", "allowed", "says"),
+    [
+        ({"epsilon": 0.5}, {}, r"run row, privacy\.epsilon: the row would spend more than epsilon"),
+        ({"delta": 0.6}, {}, r"run row, privacy\.delta, site A: delta = 0\.6 is no protection"),
+        (
+            {},
+            {"epsilon": 1.0},
+            r"privacy limit is epsilon = 1 at delta = 0\.001, and with this",
+        ),
+    ],
+)
+def test_a_job_that_must_spend_too_much_is_refused_before_it_spends_anything(
+    tmp_path: Path, privacy, allowed, says
+):
+    """Neither `export` nor the server knows the site's numbers of patients."""
+    values = {"task": {"name": "synthetic"}, "method": {"name": "auto-fedavg"}}
+    noisy = {**NOISY, "delta": 1e-3, **privacy}
+    row = parse_run({"name": "row", "rounds": 3, "privacy": noisy, **values}, "here")
+    problem = toy_problem(3)
+    job, data = Job("study", row, 0, ("A", "B", "C"), "network"), problem.sites["A"]
+    where = (SiteState(tmp_path, "A"), data, Layout.of(problem.network()), "machine")
+    with pytest.raises(Refused, match=says):
+        site_privacy(job, "A", SitePrivacy(**allowed), *where)
+    if allowed:  # enough for it, and for it alone
+        needed = job.row.budgets(where[2], {"A": data})["A"].epsilon + 1e-9
+        steps = site_privacy(job, "A", SitePrivacy(epsilon=needed), *where)
+        steps.ledger.spend(next_one(1)._replace(job=steps._job))
+        assert site_privacy(job, "A", SitePrivacy(epsilon=needed), *where)  # resumed
+        steps.ledger.spend(next_one(2)._replace(job="another"))
+        with pytest.raises(Refused, match="it would have spent"):
+            site_privacy(job, "A", SitePrivacy(epsilon=needed), *where)
 
 
 def test_another_job_data_set_or_machine_is_another_job_of_the_ledger(tmp_path: Path):

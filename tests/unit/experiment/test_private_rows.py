@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autofedavg.core.accountant import Mechanism, composed, epsilon, epsilon_of
+from autofedavg.core.bank import Layout
 from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.privacy import Privacy
 from autofedavg.core.trainer import Training
@@ -22,8 +23,12 @@ TRAIN = Privacy(train_clip=1.0, train_noise=3.0)
 THETA = Privacy(theta_clip=1.0, theta_noise=2.0)
 
 
+def budget_of(privacy, method, training, T, problem):
+    return budgets(privacy, method, training, T, Layout.of(problem.network()), problem.sites)
+
+
 def forecast(privacy, method, T=4, training=TRAINING):
-    return budgets(privacy, method, training, T, toy_problem())
+    return budget_of(privacy, method, training, T, toy_problem())
 
 
 def test_disjoint_splits_are_forecast_in_parallel():
@@ -51,7 +56,7 @@ def test_splits_that_share_patients_are_forecast_together():
 
     sites = {name: Sharing(name, site.splits) for name, site in toy_problem().sites.items()}
     problem = replace(toy_problem(), sites=sites)
-    found = budgets(BOTH, AutoFedAvg(S=5, t0=2), TRAINING, 4, problem)["A"]
+    found = budget_of(BOTH, AutoFedAvg(S=5, t0=2), TRAINING, 4, problem)["A"]
     spent = {Mechanism(4 / 8, 3.0): 12, Mechanism(4 / 6, 2.0): 10}
     assert list(found.groups) == ["train"]
     assert found.epsilon == pytest.approx(epsilon_of(composed(spent), 1e-3))
@@ -87,14 +92,14 @@ def test_delta_must_be_below_one_in_all_patients():
         large = TRAIN.model_copy(update={"delta": delta})
         said = rf"delta = {delta:g} is no protection for 12 train patients"
         with pytest.raises(ConfigError, match=said):
-            budgets(large, FedAvg(), TRAINING, 1, alone)
-    assert budgets(TRAIN.model_copy(update={"delta": 1 / 13}), FedAvg(), TRAINING, 1, alone)
+            budget_of(large, FedAvg(), TRAINING, 1, alone)
+    assert budget_of(TRAIN.model_copy(update={"delta": 1 / 13}), FedAvg(), TRAINING, 1, alone)
 
 
 def test_data_without_patients():
     problem = point_problem((0.0,), {"A": PointSite((1.0,), (1.0,))})
     with pytest.raises(DataError, match="patient by patient"):
-        budgets(TRAIN, FedAvg(), TRAINING, 1, problem)
+        budget_of(TRAIN, FedAvg(), TRAINING, 1, problem)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from autofedavg.algorithm import Round
+from autofedavg.core.bank import Layout
 from autofedavg.core.privacy import Privacy
 from autofedavg.core.seeds import Seeds
 from autofedavg.experiment.privacy_account import PrivacyAccount
@@ -40,7 +41,9 @@ def run(privacy, fleet=None, quorum=0, **settings):
 def test_what_is_spent_is_what_was_forecast(privacy, learn_on):
     _, _, spent, fleet = run(privacy, learn_on=learn_on)
     method = AutoFedAvg(learning="blind", constraint="softmax", batches=3, learn_on=learn_on)
-    wanted = budgets(privacy, method, TRAINING, T, fleet.problem)
+    wanted = budgets(
+        privacy, method, TRAINING, T, Layout.of(fleet.problem.network()), fleet.problem.sites
+    )
     account = PrivacyAccount(privacy)
     for line in spent:
         told = account.record(line)

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import torch
 
 from autofedavg.core.bank import Layout
-from autofedavg.core.errors import ConfigError
+from autofedavg.core.errors import ConfigError, DataError
 from autofedavg.core.noise import NoiseKey
 from autofedavg.core.problem import LocalData
 from autofedavg.core.seeds import Seeds
@@ -75,7 +75,7 @@ class FileLedger(Ledger):
         *lines, rest = file.read().split(b"\n")
         for number, line in enumerate(lines, 1):
             try:
-                self._add(Entry(**json.loads(line)))
+                self._add(Entry.read(json.loads(line)))
             except (ValueError, TypeError) as error:
                 raise ConfigError(
                     f"line {number} after byte {self._read} is damaged ({error})",
@@ -124,7 +124,8 @@ def site_privacy(
         machine: what else determines the bits of an answer: data, device, threads, versions.
 
     Raises:
-        Refused: the site has a limit, and the job would release something without noise.
+        Refused: the site has a limit, and the job would release something without noise, or more
+            than is left; or the job would spend more than it says itself.
     """
     privacy = job.row.privacy
     if allowed.epsilon:
@@ -139,14 +140,27 @@ def site_privacy(
             )
     if not privacy.on:
         return None
+    try:
+        budget = job.row.budgets(layout, {site: data})[site]
+    except (ConfigError, DataError) as error:
+        raise Refused(str(error)) from error
     name = hashlib.sha256(f"{job.text()}\n{machine}\n{torch.__version__}".encode()).hexdigest()[:16]
+    key = NoiseKey(bytes.fromhex(state.salted("noise of differential privacy")))
+    ledger = FileLedger(state.folder / LEDGER, allowed.limit())
+    needed = ledger.forecast(name, budget.account)
+    if 0 < allowed.epsilon < needed:
+        raise Refused(
+            f"its privacy limit is epsilon = {allowed.epsilon:g} at delta = {allowed.delta:g}, and "
+            f"with this job it would have spent {needed:.4g}: raise the noise, use fewer rounds or "
+            "steps, or ask the site for a higher limit"
+        )
     return PrivateSteps(
         site,
         data,
         Seeds(job.seed),
         privacy,
         job.row.training.batch_size,
-        NoiseKey(bytes.fromhex(state.salted("noise of differential privacy"))),
-        FileLedger(state.folder / LEDGER, allowed.limit()),
+        key,
+        ledger,
         name,
     )
