@@ -135,7 +135,7 @@ def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None
     for text, start in ((told, "failed: "), (whole, "")):  # when it happens, and at the end
         lines = [line.partition(", step")[0] for line in text.splitlines()]
         assert sorted(line for line in lines if "client" in line) == [start + p for p in places]
-    assert whole.endswith("then continue with `autofedavg resume`\n")
+    assert whole.endswith(f"then continue with `autofedavg resume {tmp_path}/runs/tiny`\n")
 
 
 def unfinished(home: Path, tmp_path: Path, *rows: str) -> Path:
@@ -156,6 +156,7 @@ def test_damaged_folders_do_not_stop_the_others(tiny_trained, tmp_path, say) -> 
     code, _, err = say("resume", home, "--at-once", "2")
     assert code == 1
     assert "2 of 3 runs failed:" in err
+    assert err.endswith(f"then continue with `autofedavg resume {home}`\n")
     assert "checkpoint cannot be resumed from (KeyError: 'network')" in err
     assert str(first) in err
     assert "Traceback" not in err

@@ -94,6 +94,35 @@ def test_a_list_is_verified_by_its_contents_as_well(listing, capsys) -> None:
     assert "7 label.png" in err
 
 
+def test_an_image_that_was_given_as_a_label_is_told(listing, capsys) -> None:
+    shades = np.arange(20 * 24, dtype=np.uint8).reshape(20, 24) % 41
+    Image.fromarray(shades).save(listing.parent / "3 label.png")
+    assert cli._main(["data", "datalist", str(listing)]) == 3
+    err = capsys.readouterr().err
+    assert "the labels hold 41 different values, most in hôpital 0/3 (41)" in err
+    assert "check that these are labels, not images" in err
+    assert cli._main(["data", "datalist", str(listing), "--set", "classes={disc=[255]}"]) == 3
+    err = capsys.readouterr().err
+    assert "hôpital 0/3: its label holds 1, 2, 3, 4, 5, ..." in err
+    Image.new("L", (24, 20)).save(listing.parent / "3 label.png")
+    assert cli._main(["data", "datalist", str(listing), "--set", "classes={disc=[255]}"]) == 0
+
+
+def test_a_site_without_any_of_its_files_takes_one_line(listing, capsys) -> None:
+    for number in (0, 3, 6, 9):
+        (listing.parent / f"{number}.png").unlink()
+        (listing.parent / f"{number} label.png").unlink()
+    (listing.parent / "4.png").unlink()
+    for verb in ("datalist", "inspect"):
+        assert cli._main(["data", verb, str(listing)]) == 3
+        _, *lines, last = capsys.readouterr().err.strip().splitlines()
+        assert lines == [
+            f"  hôpital 0: none of its 8 files is in {listing.parent}",
+            f"  hôpital 1, 4: {listing.parent / '4.png'}",
+        ]
+        assert last == "put them there, or set task.root to the folder the list's paths begin at"
+
+
 def test_a_list_where_there_is_none_and_none_where_it_is_needed(listing, capsys) -> None:
     assert cli._main(["data", "inspect"]) == 2
     assert (

@@ -153,6 +153,19 @@ def test_folds_may_be_chosen_and_wrong_ones_are_told(home, tmp_path) -> None:
         read_study(bad)
 
 
+def test_the_option_is_named_where_it_is_the_option_that_does_not_fit(home, say, tmp_path) -> None:
+    code, _, err = say("run", "demo", "--folds", "0", "--out", tmp_path)
+    assert code == 2
+    assert "demo.toml: --folds is given, and the task of row 'local-only' has none" in err
+    assert "leave --folds out" in err
+    assert "study.folds" not in err
+    code, _, err = say(
+        "run", home / "study.toml", "--folds", "0", "--set", "task.fold=1", "--out", tmp_path
+    )
+    assert code == 2
+    assert "task.fold is set, and --folds is given; leave --folds out, or task.fold" in err
+
+
 def test_one_fold_alone_cannot_be_mixed_with_another_split_of_it(home, tmp_path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(home / "runs", runs)
@@ -235,5 +248,5 @@ def test_what_cannot_be_run_is_told_before_anything_is(home, tmp_path, capsys) -
     assert cli._main(["run", study, "--folds", "0,7", "--out", str(tmp_path)]) == 3
     assert "there is no fold 7: the list's folds are 0 to 2" in capsys.readouterr().err
     assert not list(tmp_path.rglob("config.toml"))
-    with pytest.raises(ConfigError, match=r"task\.fold is set, and so are the folds"):
+    with pytest.raises(ConfigError, match=r"task\.fold is set, and folds are listed"):
         read_study(study, ["task.fold=1"])

@@ -2,12 +2,15 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import sys
 import time
 from pathlib import Path
 
 import psutil
+
+from autofedavg.studies import launch
 
 
 def rounds_done(folder: Path) -> int:
@@ -32,7 +35,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_exits_130(tiny, tmp_path, command, star
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "interrupted" in stderr
+    assert f"continue with `autofedavg resume {tmp_path}/runs/tiny`" in stderr
     assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"
     saved = last_saved(folder)
     assert saved >= 2
@@ -105,3 +108,42 @@ def test_nohup_goes_on(tiny, tmp_path, start) -> None:
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def continuing(err: str) -> list[str]:
+    """The arguments of the command that an interrupted one names."""
+    return shlex.split(err.split("continue with `autofedavg ")[1].partition("`")[0])
+
+
+def test_the_command_that_an_interrupted_run_names_continues_it(
+    tiny, tmp_path, say, monkeypatch
+) -> None:
+    out = tmp_path / "my runs"
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "_run_all", stop)
+        code, _, err = say("run", tiny, "--only", "local-only", "--set", "rounds=1", "--out", out)
+        assert (code, continuing(err)) == (130, ["resume", str(out / "tiny")])
+        code, _, err = say("resume", out / "tiny", "--workers", "1")
+        assert (code, continuing(err)) == (130, ["resume", str(out / "tiny")])
+    assert say(*continuing(err))[0] == 0
+    assert (out / "tiny" / "local-only" / "seed-0" / "scores.csv").is_file()
+
+
+def test_a_run_that_is_stopped_before_it_begins_has_nothing_to_resume(
+    tiny, tmp_path, say, monkeypatch
+) -> None:
+    monkeypatch.setattr(launch, "write_study_json", stop)
+    code, _, err = say("run", tiny, "--out", tmp_path / "runs")
+    assert code == 130
+    assert "interrupted: no run was started; the same command starts them" in err
+    assert "resume" not in err
+
+
+def test_only_the_verb_says_what_an_interrupted_command_keeps(tiny_home, say, monkeypatch) -> None:
+    monkeypatch.setattr("autofedavg.report.read.read_results", stop)
+    code, _, err = say("report", tiny_home, "--out", "run")
+    assert (code, err.strip()) == (130, "interrupted")

@@ -13,6 +13,7 @@ from autofedavg.studies.study_file import study_path
 
 ROOT = Path(__file__).parents[2]
 LIST = study_path("study-lgg").with_suffix(".csv")
+BUILTIN = LIST.parent
 
 
 def data_home() -> Path:
@@ -77,3 +78,34 @@ def test_a_short_run_improves_over_its_first_round(scans, tmp_path) -> None:
     assert scores[-1] > 1.2 * scores[0]
     tested = {row.case for row in run.scores() if row.model == "global"}
     assert len(tested) == 4 + 9 + 3 + 7
+
+
+SITES = {"CS": 16, "DU": 45, "FG": 14, "HT": 34}
+
+
+def lines_of(folder: object) -> list[str]:
+    return [f"{site}: none of its {2 * n} files is in {folder}" for site, n in SITES.items()]
+
+
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_without_its_data_a_study_says_what_to_do_in_a_line_for_each_site(
+    verb, say, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("AUTOFEDAVG_DATA", str(tmp_path / "nodata"))
+    monkeypatch.chdir(tmp_path)
+    code, _, err = say(verb, "study-lgg")
+    assert code == 3
+    first, *sites, last = err.splitlines()
+    assert first.endswith("study-lgg.csv: 218 files are missing:")
+    assert [line.strip() for line in sites] == lines_of(BUILTIN / "lgg_flair_3d")
+    assert "set task.root to the folder the list's paths begin at, or AUTOFEDAVG_DATA to" in last
+    assert f"({tmp_path / 'nodata' / 'lgg_flair_3d'} is none)" in last
+    assert "docs/how-to/data.md says where to get the files" in last
+
+
+def test_without_its_data_the_list_says_so_in_a_line_for_each_site(say) -> None:
+    code, _, err = say("data", "datalist", BUILTIN / "study-lgg.csv")
+    assert code == 3
+    _, *sites, last = err.splitlines()
+    assert [line.strip() for line in sites] == lines_of(BUILTIN)
+    assert "set task.root to the folder the list's paths begin at; docs/how-to/data.md" in last

@@ -67,6 +67,18 @@ def test_a_run_that_the_study_does_not_list(cut, say) -> None:
     assert "neither a run folder nor a study folder" in err
 
 
+def test_the_study_folder_near_by_is_named(cut, say, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("runs", "runs/tiny/local-only", "runs/tiny/local-only/seed-7"):
+        code, _, err = say("resume", wrong)
+        assert code == 1
+        assert f"{wrong}: neither a run folder nor a study folder" in err
+        assert "write `autofedavg resume runs/tiny`, " in err
+    shutil.copytree(cut, tmp_path / "runs" / "other one")
+    code, _, err = say("resume", "runs")
+    assert "name one of these study folders: 'runs/other one', runs/tiny" in err
+
+
 def test_what_is_asked_for_goes_before(cut) -> None:
     resume(cut, Machine(workers=1, engine="simulator"))
     assert (about(cut, LATER)["workers"], about(cut, LATER)["threads"]) == (1, 2)

@@ -113,6 +113,33 @@ def test_check_says_to_whom_models_go(say, tmp_path):
     assert [row["models_reach"] for row in rows] == ["sites", "server", "nobody"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "mixed"),
+    [
+        (["method={ name = 'auto-fedavg', learning = 'server' }", OWN], True),
+        (["method={ name = 'fedlaw', learning = 'server' }", OWN], True),
+        ([FEDAVG, OWN, "ceiling=[1]"], True),
+        (["method={ name = 'auto-fedavg', learning = 'server' }"], False),  # tested everywhere
+        (["method={ name = 'auto-fedavg', learning = 'clients' }", OWN], False),
+        (["method={ name = 'fedlaw' }", OWN], False),
+        (["method={ name = 'ensemble' }", OWN], False),
+        ([FEDAVG, "ceiling=[1]"], False),
+    ],
+)
+def test_check_says_where_models_reach_other_sites_as_mixtures_alone(changes, mixed, say, tmp_path):
+    study = tmp_path / "who.toml"
+    study.write_text(STUDY.partition("[[run]]")[0] + '[[run]]\nname = "row"\n')
+    given = [word for change in changes for word in ("--set", change)]
+    code, out, err = say("check", study, *given)
+    assert code == 0, err
+    (said,) = (line.strip() for line in out.splitlines() if "own models go to" in line)
+    both = "the server and all other sites"
+    mixtures = "the server, and as mixtures, from which they can be computed, to all other sites"
+    assert said == f"a site's own models go to {mixtures if mixed else both}"
+    (row,) = json.loads(say("check", study, *given, "--json")[1])["rows"]
+    assert (row["models_reach"], row["models_mixed"]) == ("sites", mixed)
+
+
 def test_a_wrong_value_is_refused(hospitals):
     _, files = hospitals
     allow(files["west"], "me")

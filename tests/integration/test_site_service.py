@@ -131,6 +131,43 @@ def test_a_site_without_its_data_says_so_without_names(break_it, kind, hospitals
     assert Ledger(job.folder(tmp_path / "runs")).status() == "failed"
 
 
+MISTAKES = {
+    "thread = 2": "thread is not a setting of the site's file; did you mean threads?",
+    "rounds = 2": "rounds is not a setting of the site's file; choose from: allow_outside, device",
+    "privacy = { epsilo = 1 }": "privacy.epsilo is not a setting of the site's file; did you mean",
+    'device = "gpu"': "device = 'gpu' cannot be used: ",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_in_the_sites_file_is_one_line_of_its_log(line, hospitals, caplog):
+    study, files = hospitals
+    file = files["north"]
+    kept = [known for known in file.read_text().splitlines() if not known.startswith("device")]
+    file.write_text("\n".join([line, *kept]))
+    job = job_of(read_study(study), "auto-fedavg")
+    with caplog.at_level(logging.ERROR):
+        said = SiteService(job.text(), "north", file).answer("hello", HELLO)
+    assert said.facts["error"] == "ConfigError; see this site's own log"
+    (record,) = caplog.records
+    assert not record.exc_info
+    assert record.getMessage().startswith(f"north: hello: {file}: {MISTAKES[line]}")
+    assert "--device" not in caplog.text
+    assert "a run" not in caplog.text
+    if line.startswith("device"):
+        assert record.getMessage().endswith('; set device to "cpu", "cuda" or "cuda:1" there')
+
+
+def test_what_nobody_foresaw_is_logged_with_its_traceback(hospitals, caplog, monkeypatch):
+    study, files = hospitals
+    monkeypatch.setattr("autofedavg.engines.remote.site_service.read_site_file", lambda _: 1 / 0)
+    job = job_of(read_study(study), "auto-fedavg")
+    said = SiteService(job.text(), "north", files["north"]).answer("hello", HELLO)
+    assert said.facts["error"] == "ZeroDivisionError in hello; see this site's own log"
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.exc_info
+
+
 def test_other_data_than_the_run_was_begun_with_is_refused(hospitals, tmp_path):
     study, files = hospitals
     job = job_of(read_study(study), "auto-fedavg")

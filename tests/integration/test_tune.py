@@ -112,10 +112,18 @@ def test_ranges_are_tried_from_the_value_that_is_set(study) -> None:
     assert trials.changes["ditto"] == [{}, {"method.pull": second}]
 
 
-@pytest.mark.parametrize("text", ["tune.trials=3", "tune=3"])
+@pytest.mark.parametrize("text", ["tune.trials=3", "tune=3", " tune . trials = 3"])
 def test_ranges_cannot_be_set_for_all_rows(study, text) -> None:
-    with pytest.raises(ConfigError, match="tune is not a setting of a run"):
+    with pytest.raises(ConfigError, match=r"--set cannot change \[tune\]; edit the study"):
         read_trials(study, overrides=[text])
+
+
+@pytest.mark.parametrize("part", ["study", "base", "run"])
+def test_set_changes_rows_and_no_other_part_of_a_study(study, part, say) -> None:
+    code, _, err = say("check", study, "--set", f"{part}.seeds=1")
+    assert code == 2
+    assert f"--set cannot change [{part}]" in err
+    assert "did you mean" not in err
 
 
 def test_every_row_has_as_many_trials_and_none_is_tested(tuned) -> None:

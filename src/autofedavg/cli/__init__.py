@@ -13,15 +13,13 @@ import click
 import typer
 
 from autofedavg.cli import data, listing, models, results, studies
-from autofedavg.cli.app import app
+from autofedavg.cli.app import KEPT_BY_IT, app
 from autofedavg.core.errors import AutoFedAvgError, printable
 
 INTERRUPTED = 130
-ROUNDS_KEPT = ": finished rounds are kept; continue with `autofedavg resume`"
 CASES_KEPT = ": finished cases are kept; the same command continues"
 TRIALS_KEPT = ": finished trials and rounds are kept; the same command continues"
-KEPT = {"run": ROUNDS_KEPT, "resume": ROUNDS_KEPT, "data": CASES_KEPT, "predict": CASES_KEPT}
-KEPT["tune"] = TRIALS_KEPT
+KEPT = {"data": CASES_KEPT, "predict": CASES_KEPT, "tune": TRIALS_KEPT}  # others say it themselves
 VERBS: dict[str, Callable[..., None]] = {  # in the order of --help
     "run": studies.run,
     "resume": studies.resume,
@@ -70,8 +68,8 @@ def _main(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code itself
-        kept = next((KEPT[word] for word in arguments if word in KEPT), "")
-        typer.echo(f"interrupted{kept}", err=True)
+        verb = next((word for word in arguments if word in VERBS), "")
+        typer.echo(f"interrupted{shared.get(KEPT_BY_IT) or KEPT.get(verb, '')}", err=True)
     return int(code or 0)
 
 

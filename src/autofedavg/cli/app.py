@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import click
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+KEPT_BY_IT = "kept"  # in the context: what an interrupted verb says of the work it has done
 LONGEST = 3600.0  # seconds between two updates
 Sets = Annotated[
     list[str] | None,
@@ -58,6 +60,16 @@ def percentages(scores: list[float] | None) -> list[float] | None:
         if not 0 < score <= 100:
             raise typer.BadParameter(f"{score} is not a score above 0 and up to 100 percent")
     return scores
+
+
+@contextmanager
+def saying_if_interrupted(kept: Callable[[], str]) -> Iterator[None]:
+    """Around work: where it is interrupted, the end of the command's last line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.get_current_context().ensure_object(dict)[KEPT_BY_IT] = kept()
+        raise
 
 
 def watched(work: Callable[[Any], Any]) -> Any:

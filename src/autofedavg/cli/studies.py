@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autofedavg.cli.app import AsJson, Sets, echo, watched
+from autofedavg.cli.app import AsJson, Sets, echo, saying_if_interrupted, watched
 from autofedavg.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from autofedavg.studies.observer import Observers
 
+NOTHING_STARTED = ": no run was started; the same command starts them"
 StudyName = Annotated[
     str,
     typer.Argument(
@@ -91,7 +93,14 @@ def run(
         study, sets or [], numbers(seeds, "seeds"), only or [], numbers(folds, "folds")
     )
     machine = Machine(engine, device, workers, threads, supervise, wait)
-    _observed(lambda observer: run_study(plan, out, machine, observer, at_once), track, as_json)
+    home = out / plan.name
+    before = _planned(home)
+
+    def kept() -> str:
+        return _go_on(home) if _planned(home) != before else NOTHING_STARTED
+
+    with saying_if_interrupted(kept):
+        _observed(lambda observer: run_study(plan, out, machine, observer, at_once), track, as_json)
 
 
 def resume(
@@ -110,7 +119,19 @@ def resume(
     from autofedavg.studies.machine import Machine
 
     machine = Machine(engine or None, device or None, workers, None, supervise, wait)
-    _observed(lambda observer: resume_runs(folder, machine, observer, at_once), track, as_json)
+    with saying_if_interrupted(lambda: _go_on(folder)):
+        _observed(lambda observer: resume_runs(folder, machine, observer, at_once), track, as_json)
+
+
+def _go_on(folder: Path) -> str:
+    return f": finished rounds are kept; continue with `autofedavg resume {quote(str(folder))}`"
+
+
+def _planned(home: Path) -> int:
+    """When a study folder's list of runs was written; 0 without one."""
+    from autofedavg.experiment.folder import STUDY
+
+    return (home / STUDY).stat().st_mtime_ns if (home / STUDY).exists() else 0
 
 
 def _observed(work: Callable[[Observers], Path], track: list[str] | None, as_json: bool) -> None:

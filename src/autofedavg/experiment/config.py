@@ -31,6 +31,7 @@ from autofedavg.methods import METHODS
 from autofedavg.tasks import TASKS
 from autofedavg.tasks.base import Task
 
+KEYS = {"study", "base", "run", "tune"}  # the parts of a study
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -72,11 +73,12 @@ def parse_study(
     sites: Sequence[str] | None = None,
 ) -> Study:
     """Checks a study's values, as `read_study` does; their paths begin at `folder`."""
-    refuse_unknown(raw, {"study", "base", "run", "tune"}, where)
+    refuse_unknown(raw, KEYS, where)
     head, base = (table(raw, part, where) for part in ("study", "base"))
     refuse_unknown(head, {"name", "title", "seeds", "folds", "baseline"}, f"{where}: study")
     name = head.get("name", Path(where).stem)
     check_name(name, f"{where}: study.name")
+    _refuse_parts(overrides)
     rows = raw.get("run", [])
     if not isinstance(rows, list) or not rows:
         raise ConfigError("a study needs at least one [[run]]", where=where)
@@ -97,18 +99,7 @@ def parse_study(
     used = _numbers("seed", head.get("seeds", [0]) if seeds is None else seeds, where, least=1)
     tested = _numbers("fold", head.get("folds", []) if folds is None else folds, where)
     for run in runs if tested else ():
-        if "fold" in run.task.model_fields_set:
-            raise ConfigError(
-                "task.fold is set, and so are the folds of the study",
-                where=f"{where}: study",
-                remedy="choose one with --folds, or take study.folds out",
-            )
-        if "fold" not in type(run.task).model_fields:
-            raise ConfigError(
-                f"folds are listed, and the task of row {run.name!r} has none",
-                where=f"{where}: study",
-                remedy="take study.folds out, or use a data list with folds",
-            )
+        _refuse_folds(run, where, asked=folds is not None)
     baseline = head.get("baseline", "fedavg" if "fedavg" in names else "")
     if baseline and baseline not in names:
         raise ConfigError(
@@ -118,6 +109,23 @@ def parse_study(
         )
     title = str(head.get("title", name))
     return Study(name, title, used, baseline, tuple(runs), tested, tuple(names))
+
+
+def _refuse_folds(run: RunConfig, where: str, *, asked: bool) -> None:
+    """Refuses folds, of the study or `asked` for, on a task that has none or has one chosen."""
+    place, given, leave = f"{where}: study", "folds are listed", "take study.folds out"
+    if asked:
+        place, given, leave = where, "--folds is given", "leave --folds out"
+    if "fold" in run.task.model_fields_set:
+        raise ConfigError(
+            f"task.fold is set, and {given}", where=place, remedy=f"{leave}, or task.fold"
+        )
+    if "fold" not in type(run.task).model_fields:
+        raise ConfigError(
+            f"{given}, and the task of row {run.name!r} has none",
+            where=place,
+            remedy=f"{leave}, or use a data list with folds",
+        )
 
 
 def parse_run(values: Values, where: str) -> RunConfig:
@@ -221,6 +229,18 @@ def _row(
         where = place if error.where == f"run {run.name}" else f"{place}, {error.where}"
         raise ConfigError(error.what, where=where, remedy=error.remedy) from error
     return run
+
+
+def _refuse_parts(overrides: Sequence[str]) -> None:
+    """Refuses a `--set` of another part of a study than its rows."""
+    for text in overrides:
+        part = text.partition("=")[0].partition(".")[0].strip()
+        if part in KEYS:
+            rows = "name the row's setting alone, e.g. --set rounds=5, or edit the study"
+            raise ConfigError(
+                f"--set cannot change [{part}]",
+                remedy=rows if part in ("base", "run") else "edit the study",
+            )
 
 
 def _anchor(values: Values, folder: Path) -> None:

@@ -20,6 +20,7 @@ WHO: dict[Reach, str] = {
     "server": "the server alone",
     "sites": "the server and all other sites",
 }
+MIXED = "the server, and as mixtures, from which they can be computed, to all other sites"
 
 
 def forecast(study: Study, progress: Progress | None = None) -> dict[str, Any]:
@@ -60,7 +61,8 @@ def forecast_text(seen: dict[str, Any]) -> str:
             f"  evaluations: at most {scored['a_round']} a round, {scored['at_the_end']} after the "
             f"last: {scored['own_models']} of sites' own models "
             f"(test_local = {scored['test_local']})",
-            f"  a site's own models go to {WHO[row['models_reach']]}",
+            f"  a site's own models go to "
+            f"{MIXED if row['models_mixed'] else WHO[row['models_reach']]}",
             f"  memory about {size(memory['bank'])} for the models, "
             f"{size(memory['per_worker'])} per worker, {size(memory['data'])} for the data",
             *(f"  {line}" for line in budget_lines(row["privacy"])),
@@ -116,6 +118,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
         ],
         "privacy": {name: budget.plain for name, budget in spent.items()},
         "models_reach": run.models_reach(sites),
+        "models_mixed": _mixed(run, sites),
         "cautions": run.cautions(sites),
         "equals_fedavg": run.method.equals_fedavg(sites, layout, run.training),
         "unsuited": run.method.unsuited(run.training, run.T),
@@ -127,6 +130,14 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
             "data": run.task.memory(),
         },
     }
+
+
+def _mixed(run: RunConfig, sites: int) -> bool:
+    """Whether a site's own models reach other sites in mixtures alone."""
+    tested = run.general.test and where_tested(run.general.test_local, sites) == "full"
+    if run.models_reach(sites) != "sites" or (tested and sites > 1):
+        return False
+    return run.method.mixes_models or run.method.models_reach == "server"
 
 
 def _evaluations(run: RunConfig, asked: int, sites: int) -> dict[str, Any]:

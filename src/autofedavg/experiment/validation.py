@@ -13,6 +13,7 @@ from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.registry import Registry
 
 Values = dict[str, Any]
+A_RUN = "a run"
 PARTS = ("task", "training", "method", "exchange", "privacy")  # the tables of a row
 
 
@@ -28,15 +29,15 @@ def pick(registry: Registry, content: Values, place: str, part: str) -> Any:
         raise ConfigError(error.what, where=place, remedy=error.remedy) from error
 
 
-def validate(kind: Any, content: Values, place: str, part: str) -> Any:
-    """Checks one table; all its mistakes are told at once."""
+def validate(kind: Any, content: Values, place: str, part: str, whole: str = A_RUN) -> Any:
+    """Checks one table, or the head of a `whole`; all its mistakes are told at once."""
     try:
         # JSON mode: TOML's arrays may fill tuples, and nothing else is coerced.
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         # A default that depends on a wrong setting is not a mistake of its own.
         items = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
-        told = [_explain(kind, item, part, content) for item in _merged(kind, items)]
+        told = [_explain(kind, item, part, content, whole) for item in _merged(kind, items)]
     except (TypeError, ValueError) as error:
         told = [f"{part or 'a value'} cannot be used: {error}"]
     raise ConfigError("; ".join(told), where=place)
@@ -62,7 +63,7 @@ def _merged(kind: Any, items: Sequence[Any]) -> list[Any]:
     return list(found.values())
 
 
-def _explain(kind: Any, item: Any, part: str, content: Values) -> str:
+def _explain(kind: Any, item: Any, part: str, content: Values, whole: str) -> str:
     inner = [str(step) for step in item["loc"]]
     path = ".".join(([part] if part else []) + inner)
     if item["type"] == "extra_forbidden":
@@ -70,10 +71,10 @@ def _explain(kind: Any, item: Any, part: str, content: Values) -> str:
         for step in inner[:-1]:
             owner = owner.model_fields[step].annotation
         known = list(owner.model_fields)
-        if not part:
+        if not part and whole == A_RUN:
             known += ["name", "label", *PARTS]
-        of = f"a setting of {content.get('name', part)}" if part else "a setting of a run"
-        return f"{path} is not {of}; {did_you_mean(inner[-1], known)}"
+        of = content.get("name", part) if part else whole
+        return f"{path} is not a setting of {of}; {did_you_mean(inner[-1], known)}"
     message = item["msg"].removeprefix("Value error, ")  # our own words begin as they should
     if message == item["msg"]:
         message = f"{message[0].lower()}{message[1:]}"

@@ -37,7 +37,6 @@ from autofedavg.methods.shared.mixtures import shown_by_mixtures
 from autofedavg.methods.shared.ways import ways
 
 RATES = ({"dirichlet": 0.1, "softmax": 0.02}, {"dirichlet": 1.0, "softmax": 0.3})  # blind: second
-
 Interval = Annotated[int, Field(ge=1)] | Literal["auto"]
 
 
@@ -184,6 +183,10 @@ class AutoFedAvg(Method):
     def models_reach(self) -> Reach:
         return "nobody" if self._blindly else "sites"
 
+    @property
+    def mixes_models(self) -> bool:
+        return self.learning == "server"
+
     def sketched_bytes(self, layout: Layout) -> int:
         return self.blind().bytes_of(layout)
 
@@ -221,7 +224,7 @@ class AutoFedAvg(Method):
             check_exchange(exchange, quorum, sites)
 
     def cautions(self, sites: int) -> list[str]:
-        if self.learning == "server":
+        if self.mixes_models:
             return [shown_by_mixtures(self.constraint == "softmax", self.S, sites)]
         return [CAUTION.format(sites)] if self._blindly else []
 
@@ -248,7 +251,7 @@ class AutoFedAvg(Method):
             data=self.learn_on,
             mode=self.mode,
             steps_per_message=self.steps_per_message,
-            learner=at_server if self.learning == "server" else None,
+            learner=at_server if self.mixes_models else None,
             trainable=layout.trainable,
             by_size=self.objective == "size",
             clip=self.clip_steps,

@@ -81,6 +81,11 @@ class Method(Settings):
         return "server"
 
     @property
+    def mixes_models(self) -> bool:
+        """Whether a client's own model reaches other sites in mixtures alone."""
+        return False
+
+    @property
     def shows_models(self) -> bool:
         """Whether the server sees each client's own model; where not, none of them is scored."""
         return self.models_reach != "nobody"

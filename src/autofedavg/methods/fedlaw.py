@@ -81,6 +81,10 @@ class FedLAW(AveragingMethod):
     def models_reach(self) -> Reach:
         return "sites" if self.S else "server"
 
+    @property
+    def mixes_models(self) -> bool:
+        return self.learning == "server"
+
     def equals_fedavg(self, sites: int, layout: Layout, training: Training) -> str:
         return "" if self.S else "no step is taken"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from autofedavg.core.bank import Layout
@@ -134,10 +135,23 @@ def resume(
             raise RunError(
                 "neither a run folder nor a study folder",
                 where=str(path),
-                remedy="name a folder written by `autofedavg run`",
+                remedy=_near_by(path),
             )
     _run_all(runs, machine, observer, at_once)
     return path
+
+
+def _near_by(path: Path) -> str:
+    """What to name instead of a folder that cannot be continued: the study below or above it."""
+    ups = (*path.parents, *path.absolute().parents, *path.resolve().parents)  # as it was written
+    above = [up for up in ups if (up / STUDY).is_file()]
+    known = above[:1] or sorted(file.parent for file in path.glob(f"*/{STUDY}"))
+    if not known:
+        return "name a folder written by `autofedavg run`"
+    named = [quote(str(home)) for home in known]
+    if len(named) > 1:
+        return f"name one of these study folders: {', '.join(named)}"
+    return f"write `autofedavg resume {named[0]}`, or name a run that this study has"
 
 
 def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int) -> None:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple, Self
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts, error_in
@@ -85,7 +86,8 @@ def run_in_parallel(
             time.sleep(LOOK)
             processes.look()
     if processes.failures:
-        raise _together(processes.failures, len(runs))
+        home = runs[0].folder.parents[2 if runs[0].config.folds else 1]
+        raise _together(processes.failures, len(runs), home)
 
 
 class _Processes:
@@ -179,18 +181,18 @@ def _failure(process: _Process) -> AutoFedAvgError:
     if raised:
         why = f"its process failed:\n{(raised + trace).strip()[-TAIL:]}"
     folder = process.run.folder
-    remedy = f"continue with `autofedavg resume {folder}`"
+    remedy = f"continue with `autofedavg resume {quote(str(folder))}`"
     return RunError(why, where=str(folder), remedy=remedy)
 
 
-def _together(failures: Sequence[AutoFedAvgError], total: int) -> AutoFedAvgError:
-    """One error for all."""
+def _together(failures: Sequence[AutoFedAvgError], total: int, home: Path) -> AutoFedAvgError:
+    """One error for all runs of a study's folder."""
     if len(failures) == 1:
         return failures[0]
     kinds = {type(failure) for failure in failures}
     kind = kinds.pop() if len(kinds) == 1 else RunError
     errors = "\n".join(map(str, failures))
-    remedy = "correct the causes, then continue with `autofedavg resume`"
+    remedy = f"correct the causes, then continue with `autofedavg resume {quote(str(home))}`"
     return kind(f"{len(failures)} of {total} runs failed:\n{errors}", remedy=remedy)
 
 

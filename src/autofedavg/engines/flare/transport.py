@@ -68,7 +68,7 @@ class FlareTransport:
             found = send_aux(self._context, TOPIC, verb, asked, within, encode_bytes)
             replies |= {name: reply_in(found.get(name), decode_bytes, within) for name in asked}
         if self._stopped.triggered:
-            raise _stopped()
+            raise _stopped(self._gone())
         return replies
 
     def waiting(self) -> set[str]:
@@ -89,6 +89,17 @@ class FlareTransport:
         except RunError:
             return None
         return None if peers is None else {n for n in self._wanted if self._job_cell(n) in peers}
+
+    def _gone(self) -> str:
+        """Which sites are no longer in the job, in words: FLARE does not say why it stops one."""
+        present = self.present()
+        gone = sorted(self._wanted - present) if present is not None else []
+        if not gone:
+            return ""
+        said = f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} no longer present"
+        if not present:
+            said = "none of its sites is present any more"
+        return f", and {said}: a site's process may have ended"
 
     def _without_job(self, names: Iterable[str]) -> set[str]:
         """Sites whose main process is connected to the server but runs no process of this job.
@@ -244,9 +255,9 @@ def reply_in(
         return NoReply(str(error))
 
 
-def _stopped() -> RunError:
+def _stopped(gone: str = "") -> RunError:
     return RunError(
-        "the job was stopped",
+        f"the job was stopped{gone}",
         where="FLARE",
-        remedy="submit it again: it resumes after the last round",
+        remedy="docs/how-to/lost-sites.md says how the run continues",
     )

@@ -24,6 +24,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import torch
+
+from autofedavg.core.device import checked_device
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.settings import Settings, setting
 from autofedavg.experiment.files import sync_folder
@@ -120,6 +123,21 @@ class SiteFile(Settings):
             values["allow_outside"] = self.allow_outside
         return type(task).model_validate(values)
 
+    def hardware(self, where: str) -> torch.device:
+        """The device that this site computes on.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        try:
+            return checked_device(self.device)
+        except ConfigError as error:
+            raise ConfigError(
+                f"device = {error.what}",
+                where=where,
+                remedy='set device to "cpu", "cuda" or "cuda:1" there',
+            ) from error
+
 
 def read_site_file(path: Path | None) -> SiteFile:
     """Reads a site's file; without one, the defaults.
@@ -139,7 +157,7 @@ def read_site_file(path: Path | None) -> SiteFile:
             where=str(path),
             remedy="write one as shown in docs/how-to/flare.md",
         ) from error
-    found: SiteFile = validate(SiteFile, values, str(path), "")
+    found: SiteFile = validate(SiteFile, values, str(path), "", "the site's file")
     here = path.absolute().parent
     placed = {name: str(here / value) if value else "" for name, value in found.task.items()}
     state = str(here / found.state) if found.state else ""

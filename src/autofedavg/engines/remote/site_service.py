@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from autofedavg import __version__
-from autofedavg.core.device import checked_device
 from autofedavg.core.errors import AutoFedAvgError, DataError, Diverged, TrainingError, printable
 from autofedavg.core.seeds import Seeds, global_seed
 from autofedavg.core.site import Facts
@@ -37,6 +36,7 @@ log = logging.getLogger(__name__)
 
 DATA = "joined_with"  # in a request: what every site said of its data when it joined
 RUN = "run"  # in a request: which run it is part of, whichever job continues it
+OWN_LOG = "see this site's own log"
 DIGESTS = {"split_sha256": "splits", "content_sha256": "files"}
 
 
@@ -82,13 +82,14 @@ class SiteService:
             except Refused as error:
                 log.warning("%s refuses: %s", self.site, error)
                 what = error.what
-            except TrainingError as error:
-                log.exception("%s: %s", self.site, verb)
-                what, diverged = error.what, isinstance(error, Diverged)
+            except AutoFedAvgError as error:  # its message says all; a traceback would bury it
+                log.error("%s: %s: %s", self.site, printable(verb), error)
+                what, diverged = f"{type(error).__name__}; {OWN_LOG}", isinstance(error, Diverged)
+                if isinstance(error, TrainingError):
+                    what = error.what
             except Exception as error:
-                log.exception("%s: %s", self.site, verb)
-                place = "" if isinstance(error, AutoFedAvgError) else f" in {verb}"
-                what = f"{type(error).__name__}{place}; see this site's own log"
+                log.exception("%s: %s", self.site, printable(verb))
+                what = f"{type(error).__name__} in {verb}; {OWN_LOG}"
         return Message({}, {"error": what, **({DIVERGED: True} if diverged else {})})
 
     def history(self) -> Facts:
@@ -131,7 +132,7 @@ class SiteService:
             threads = mine.threads or job.threads
             if threads:
                 torch.set_num_threads(threads)
-            device = checked_device(mine.device)
+            device = mine.hardware(str(self._local))
             problem = task.problem()
             if self.site not in problem.sites:
                 raise DataError(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from autofedavg.core.errors import ConfigError, DataError
+from autofedavg.core.problem import Problem
 from autofedavg.core.settings import setting
 from autofedavg.tasks.base import Progress
 from autofedavg.tasks.imaging.cache import data_home
@@ -22,6 +23,7 @@ from autofedavg.tasks.lists.defaults import OpenPipeline
 from autofedavg.tasks.lists.fingerprint import Fingerprint, fingerprint
 from autofedavg.tasks.lists.label_classes import found_classes, refuse_strangers
 from autofedavg.tasks.lists.listing import Listing, read_listing
+from autofedavg.tasks.lists.missing import missing_files, refuse_absent, refuse_missing
 from autofedavg.tasks.lists.splits import Split, split_digest, splits_of
 
 MOST_CLASSES = 255  # labels are bytes
@@ -141,6 +143,7 @@ class Datalist(ImageTask):
         return known.absolute() if not root.is_dir() and known.is_dir() else root.absolute()
 
     def fingerprint(self, progress: Progress | None = None) -> Fingerprint:
+        refuse_absent(self.listing, self.root)
         return fingerprint(self.listing, self.cache, progress)
 
     @cached_property
@@ -150,10 +153,18 @@ class Datalist(ImageTask):
 
     def check(self) -> None:
         if not self._settled:
-            seen, classes = self.fingerprint(), self.resolved().classes
-            refuse_strangers(self.listing, seen, classes, self.image_channels)
+            self._check_labels()
         splits = {site: [*cases.values()] for site, cases in self.splits.items()}
         refuse_empty_splits(splits, "splits" if self.fold < 0 else f"fold {self.fold}")
+
+    def _check_labels(self, progress: Progress | None = None) -> None:
+        """Refuses labels and images that cannot be used together; every file is read once."""
+        seen, classes = self.fingerprint(progress), self.resolved(progress).classes
+        refuse_strangers(self.listing, seen, classes, self.image_channels)
+
+    def problem(self, progress: Progress | None = None) -> Problem:
+        refuse_absent(self.listing, self.root)
+        return super().problem(progress)
 
     def site_names(self) -> list[str]:
         return [*self.listing.sites()]
@@ -181,7 +192,7 @@ class Datalist(ImageTask):
 
     def where(self) -> str:
         count = sum(len(entry.image) + 1 for entry in self.listing.entries)
-        lacking = len(self._lacking())
+        lacking = len(missing_files(self.listing.entries))
         return self._in(
             f"{lacking} of {count} files are missing" if lacking else "all files present"
         )
@@ -192,28 +203,14 @@ class Datalist(ImageTask):
         cases = f"{left_out} case{' is' if left_out == 1 else 's are'} left out without a label"
         return f"in {self.listing.root}: {state}" + (f", {cases}" if left_out else "")
 
-    def _lacking(self) -> list[str]:
-        """The missing files, with their cases."""
-        return [
-            f"{entry.site}, {entry.case}: {path}"
-            for entry in self.listing.entries
-            for path in (*entry.image, entry.label)
-            if not path.exists()
-        ]
-
     def about(self) -> str:
         cases = {site: len(entries) for site, entries in self.listing.sites().items()}
         counts = ", ".join(f"{site} {count}" for site, count in cases.items())
         return f"Data list {self.listing.path}: {sum(cases.values())} cases ({counts})"
 
     def verify(self, progress: Progress | None = None) -> list[str]:
-        if lacking := self._lacking():
-            raise DataError(
-                f"{len(lacking)} files are missing:\n  " + "\n  ".join(lacking),
-                where=str(self.listing.path),
-                remedy="put them there, or set task.root to the folder the list's paths begin at",
-            )
-        self.fingerprint(progress)  # every file is read once, and the result is cached
+        refuse_missing(self.listing, self.root)
+        self._check_labels(progress)
         return [self._in("all files present and readable")] + [
             f"{site}: " + ", ".join(f"{n} {split}" for split, n in parts.items() if n)
             for site, parts in counted(self.splits).items()
