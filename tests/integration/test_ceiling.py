@@ -1,6 +1,7 @@
 """`autofedavg ceiling` through the command line, and as a setting of a row on any engine."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from autofedavg.report.build import build_report, report_tables
 from autofedavg.report.read import read_results
 from autofedavg.studies.observer import Observer
 from deployed import InProcessTransport, job_of
+from folders import write_study
 from lookalikes import cifar10_binary
 
 KEPT = [1, 3]
@@ -72,7 +74,10 @@ def test_the_ceiling_of_a_study_is_printed_written_reported_and_archived(say, co
     code, out, err = say("ceiling", copied, "--steps", 3, "--workers", 1)
     assert code == 0, err
     assert "fedavg, seed-0 - round 1" in out
-    assert "n-dirichlet, seed-0, round 3: better weights could gain" in out
+    for run in ("fedavg, seed-0", "n-dirichlet, seed-0"):
+        for t in KEPT:
+            assert re.search(rf"{run}, round {t}: (better|scaled) weights could gain", out)
+    assert "Runs measured" not in out
     assert "An oracle" in out
     run = copied / "fedavg" / "seed-0"
     assert f"written: {run / 'ceiling.json'}" in err
@@ -101,12 +106,66 @@ def test_the_ceiling_of_a_study_is_printed_written_reported_and_archived(say, co
     report = build_report([copied], examples=False)
     (drawn,) = (f for f in report.figures["weights"] if f.figure.name == "ceiling")
     assert {item["weights"] for item in drawn.figure.data} >= {"network-wise", "ensemble"}
-    assert "better weights could gain" in report.page()
+    assert "weights could gain" in report.page()
 
     code, out, err = say("archive", copied, "--out", tmp_path / "packed")
     assert code == 0, err
     packed = read_results([tmp_path / "packed" / "tiny.zip"])
     assert all(repeat.ceiling for _, repeat in packed.runs)
+
+
+def put(run: Path, split: str, network: float, rounds: tuple[int, ...] = (5,)) -> None:
+    """A ceiling.json with this gain of network-wise weights."""
+    row = {"score": 0.5, "gain": 0.0, "margin": 0.0, "sites": {"A": 0.5, "B": 0.5, "C": 0.5}}
+    rows = dict.fromkeys(("fedavg", "even", "network", "layer", "scaled"), row)
+    rows["network"] = {**row, "gain": network}
+    lines = [{"t": t, "rows": rows, "fits": {}} for t in rounds]
+    about = {"schema": 1, "metric": "dice", "fit": {"steps": 1, "rate": 0.1}}
+    found = {**about, "split": split, "sites": ["A", "B", "C"], "rounds": lines}
+    (run / "ceiling.json").write_text(json.dumps(found))
+
+
+def test_ceilings_of_several_splits_and_seeds_are_told_apart(say, tmp_path):
+    home = write_study(tmp_path / "first", seeds=(0, 1, 2))
+    for seed in (1, 2):
+        put(home / "fedavg" / f"seed-{seed}", "test", 0.02)
+    put(home / "fedavg" / "seed-0", "validation", 0.3)
+    code, out, err = say("report", home, "--out", tmp_path / "page", "--no-examples")
+    assert code == 0, err
+    said = [line for line in out.splitlines() if line.startswith("FEDAVG, round 5")]
+    assert len(said) == 1
+    assert "could gain 2.0 ± 0.0 points" in said[0]
+    assert "Runs measured: 2 of 3 (FEDAVG - round 5, test)." in out
+    assert "Runs measured: 1 of 3 (FEDAVG - round 5, validation)." in out
+    lines = (tmp_path / "page" / "tables" / "ceiling.csv").read_text().splitlines()
+    assert lines[1].startswith('"FEDAVG - round 5, test"')
+    assert lines[2].startswith('"FEDAVG - round 5, validation"')
+    drawn = (tmp_path / "page" / "figures" / "ceiling.csv").read_text().splitlines()
+    assert {line.split(",")[2] for line in drawn[1:]} == {"test"}
+    text = (tmp_path / "page" / "index.html").read_text()
+    assert "<li>FEDAVG, round 5: better weights could gain 2.0" in text
+
+
+def test_a_ceiling_of_validation_cases_alone_says_so(say, tmp_path):
+    home = write_study(tmp_path / "first", seeds=(0,))
+    put(home / "fedavg" / "seed-0", "validation", 0.3, (5,))
+    code, out, _ = say("report", home)
+    assert code == 0
+    assert "FEDAVG, round 5, validation cases: better weights could gain 30.0" in out
+    assert "FEDAVG - round 5 " in out
+    assert "Runs measured" not in out
+
+
+def test_in_short_has_the_first_and_the_last_round_of_many(say, tmp_path):
+    home = write_study(tmp_path / "first", seeds=(0, 1))
+    for seed in (0, 1):
+        put(home / "fedavg" / f"seed-{seed}", "test", 0.02, (1, 2, 3, 5))
+    assert say("report", home, "--out", tmp_path / "page", "--no-examples")[0] == 0
+    text = (tmp_path / "page" / "index.html").read_text()
+    short, _, rest = text.partition('<table id="table-ceiling"')
+    short = short.partition('<section id="scores"')[0]
+    assert [t for t in (1, 2, 3, 5) if f"FEDAVG, round {t}: better" in short] == [1, 5]
+    assert [t for t in (1, 2, 3, 5) if f"FEDAVG, round {t}: better" in rest] == [1, 2, 3, 5]
 
 
 def test_an_archive_takes_a_ceiling_that_was_measured_later(say, copied, tmp_path):

@@ -462,7 +462,25 @@ def test_a_log_gets_a_line_now_and_then(tiny, tmp_path, say, monkeypatch) -> Non
     assert code == 0
     assert "preparing cases: 1 of " in err
     assert "run 1 of 1, fedavg, seed 0: round 2 of 2  validation " in err
+    assert "run 1 of 1 finished" in err
     assert "\x1b" not in err
+
+
+@pytest.mark.process
+def test_a_log_of_short_parallel_runs_gets_lines_too(tiny, tmp_path, say, monkeypatch) -> None:
+    """Every look at the clock is 25 s later: a run has too few events for a minute of its own."""
+    from itertools import count
+    from types import SimpleNamespace
+
+    from autofedavg.monitor import progress
+
+    clock = count(0.0, 25.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(progress.Lines, "preparing", lambda *_: None)
+    only = ("--only", "fedavg", "--seeds", "0,1,2", "--set", "rounds=1", "--set", "test=false")
+    code, _, err = say("run", tiny, *only, "--at-once", 2, "--out", tmp_path)
+    assert code == 0, err
+    assert "of 3" in err
 
 
 def test_a_setting_with_alternatives_is_told_once(say, tiny) -> None:

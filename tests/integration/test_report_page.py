@@ -373,3 +373,20 @@ def test_rows_of_different_seeds_are_told(tmp_path) -> None:
     study = write_study(tmp_path / "s", seeds=(0, 1), missing=[("fedavg", 0), ("n-dirichlet", 1)])
     text = build_report([study], examples=False).page()
     assert "Rows were not run with the same seeds" in text
+
+
+def test_a_page_of_one_row_says_that_there_is_no_second(tiny_home, tmp_path, say) -> None:
+    code, _, err = say("report", tiny_home / "fedavg", "--out", tmp_path)
+    assert code == 0, err
+    text = (tmp_path / "index.html").read_text()
+    assert "no pictures: there is no second row" in text
+    assert "autofedavg resume" not in text
+    assert "Scores of every case" in text
+
+
+@pytest.mark.parametrize("option", [("--method", "n-dirichlet"), ("--no-examples",)])
+def test_options_of_the_page_are_refused_without_one(tiny_home, say, option) -> None:
+    code, out, err = say("report", tiny_home, *option)
+    assert (code, out) == (2, "")
+    assert f"{option[0]}: this is about the page, and no page is asked for" in err
+    assert "--out" in err

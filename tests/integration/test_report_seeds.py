@@ -149,3 +149,14 @@ def test_how_many_rows_outlive_correction_is_counted() -> None:
     said = "Over seeds, with Holm's correction for {} significantly above FedAvg, {} below."
     assert counted(gains, "FedAvg") == said.format("3 rows: 1", 1)
     assert counted({"b": gains["b"]}, "FedAvg") == said.format("1 row: none", "none")
+
+
+def test_of_a_single_row_nothing_is_corrected(tmp_path, say) -> None:
+    home = write_study(tmp_path / "study", seeds=(0, 1, 2))
+    code, _, err = say(
+        "report", home / "fedavg", home / "l-softmax", "--out", tmp_path / "out", "--no-examples"
+    )
+    assert code == 0, err
+    notes = (tmp_path / "out" / "tables" / "seeds.txt").read_text()
+    assert "One row is tested, so nothing is corrected; with p below 0.05, above FEDAVG: " in notes
+    assert "1 rows" not in notes

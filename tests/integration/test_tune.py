@@ -195,7 +195,10 @@ def test_a_reader_of_the_archive_can_count_the_trials(tuned, tmp_path, say) -> N
     assert counted == [2] * len(ROWS)
     code, printed, _ = say("report", tmp_path / "tiny-trials.zip", "--out", tmp_path / "page")
     assert code == 0
-    assert "nothing was tested" in (tmp_path / "page" / "index.html").read_text()
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "nothing was tested" in page
+    assert "no pictures: trials are not tested" in page
+    assert "Scores of every case" not in page
     assert (tmp_path / "page/tables/trials.csv").exists()
 
 

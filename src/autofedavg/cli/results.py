@@ -10,6 +10,7 @@ import typer
 
 from autofedavg.cli.app import AsJson, Baseline, finite, percentages, watched
 from autofedavg.cli.studies import Device, Threads, Workers, numbers
+from autofedavg.core.errors import ConfigError
 
 
 def watch(
@@ -55,7 +56,8 @@ def report(
         bool, typer.Option(help="With --out: include example cases, which applies the models.")
     ] = True,
     method: Annotated[
-        str, typer.Option(help="Method to show next to the baseline (default: automatic).")
+        str,
+        typer.Option(help="With --out: method to show next to the baseline (default: automatic)."),
     ] = "",
     target: Annotated[
         list[float] | None,
@@ -71,6 +73,13 @@ def report(
     from autofedavg.report.collection import draw_studies, printed_studies, read_studies
     from autofedavg.report.formats import joined
 
+    for option, given in (("--method", bool(method)), ("--no-examples", not examples)):
+        if given and out is None:
+            raise ConfigError(
+                "this is about the page, and no page is asked for",
+                where=option,
+                remedy=f"add --out DIR, or leave {option} out",
+            )
     targets = target or ()
     studies = watched(lambda progress: read_studies(runs, baseline, progress, targets=targets))
     made = None

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +77,25 @@ def _print(console: Console, text: str) -> None:
 
 
 class Lines(Observer):
-    """Prints a line a minute, for logs; short runs print none."""
+    """Prints a line a minute, for logs; parallel runs share it."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._said, self._what = console, time.monotonic(), ""
+        self._console, self._log, self._run, self._what = console, _Log(time.monotonic()), "", ""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         self._say(f"{what}: {done} of {total}")
 
     def beside(self) -> Lines:
-        return Lines(self._console)
+        return copy.copy(self)  # its run has words of its own, and the minute of all
 
     def started(self, run: RunConfig, seed: int, index: int, total: int, folder: Path) -> None:
-        self._what = f"run {index} of {total}, {run.name}, seed {seed}"
+        self._run = f"run {index} of {total}"
+        self._what = f"{self._run}, {run.name}, seed {seed}"
+
+    def finished(self, folder: Path) -> None:
+        self._log.ended = ""  # the last one is enough
+        if not self._say(f"{self._run} finished"):
+            self._log.ended = f"{self._run} finished; "
 
     def failed(self, folder: Path, error: Exception) -> None:
         _print(self._console, f"failed: {error}")
@@ -96,10 +103,21 @@ class Lines(Observer):
     def round(self, seen: Seen) -> None:
         self._say(f"{self._what}: round {seen.t} of {seen.T}  {describe(seen)}")
 
-    def _say(self, text: str) -> None:
-        if time.monotonic() - self._said >= EVERY:
-            self._said = time.monotonic()
-            _print(self._console, text)
+    def _say(self, text: str) -> bool:
+        """Prints the line if a minute is over."""
+        if time.monotonic() - self._log.said < EVERY:
+            return False
+        _print(self._console, f"{self._log.ended}{text}".rstrip())
+        self._log.said, self._log.ended = time.monotonic(), ""
+        return True
+
+
+@dataclass
+class _Log:
+    """What all runs share: when the last line was printed, and the run that has ended since."""
+
+    said: float
+    ended: str = ""
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from autofedavg.report.picks import (
     LOSS,
     MEANS_ALONE,
     ONLY,
+    TRIALS,
     Pick,
     Tested,
     pick_cases,
@@ -58,6 +59,8 @@ def example_cases(results: Results, method: str = "", progress: Progress | None 
         )
     baseline, chosen, rule = results.baseline_row, results.row(method), ""
     try:
+        if not any(repeat.tested for _, repeat in results.runs):
+            raise RunError(TRIALS)
         if baseline is None:
             raise RunError("there is no baseline to compare with", remedy="name one")
         if chosen is baseline:

@@ -12,6 +12,7 @@ from autofedavg.report.tables import mean_known
 MEDIAN, GAIN, LOSS, ONLY = "median difference", "largest gain", "largest loss", "only case"
 
 
+TRIALS = "trials are not tested, so there is no case to choose"
 MEANS_ALONE = "sites disclosed means alone (exchange.disclose), so there is no case to choose"
 
 
@@ -55,9 +56,11 @@ def pick_row(results: Results, baseline: Row) -> tuple[Row, str]:
     best mean validation score. Test scores have no say: they are what the pictures illustrate.
 
     Raises:
-        RunError: no other row is finished.
+        RunError: there is no other row, or none that is finished.
     """
     rest = [row for row in results.rows if row.name != baseline.name]
+    if not rest:
+        raise RunError(f"there is no second row beside {baseline.label}")
     others = [row for row in rest if shared_seed(baseline, row) is not None]
     if not others and any(row.by_means for row in rest):
         raise RunError(MEANS_ALONE)

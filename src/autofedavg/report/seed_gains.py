@@ -81,9 +81,12 @@ def verdict(gains: Mapping[str, Gain], baseline: str) -> str:
     if not tested:
         return f"No row has {FEWEST} seeds in common with {baseline}, so nothing is tested."
     above, below = ("; ".join(names) or "none" for names in _significant(gains))
+    how = f"Corrected for the {len(tested)} rows (Holm),"
+    if len(tested) == 1:
+        how = "One row is tested, so nothing is corrected;"
     return (
-        f"Corrected for the {len(tested)} rows (Holm), with p below {SIGNIFICANT}, above "
-        f"{baseline}: {above}, and below {baseline}: {below}."
+        f"{how} with p below {SIGNIFICANT}, above {baseline}: {above}, "
+        f"and below {baseline}: {below}."
     )
 
 

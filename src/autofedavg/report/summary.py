@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofedavg.core.evaluation import SIGNIFICANT, Paired
-from autofedavg.report.ceiling import ceilings, sentence
+from autofedavg.report.ceiling import in_brief
 from autofedavg.report.differences import mean_gains, shown_p
 from autofedavg.report.repeats import Results
 from autofedavg.report.seed_gains import counted, seed_gains
@@ -25,7 +25,7 @@ def in_short(results: Results) -> list[str]:
         return [*said, "No run with a global model is finished yet, so there are no test scores."]
     best = max(scores, key=lambda label: scores[label])
     said.append(f"Highest average test score of a global model: {best}, {scores[best]:.2f} %.")
-    said += [sentence(line) for line in {line.label: line for line in ceilings(results)}.values()]
+    said += in_brief(results)
     if results.baseline_row and (gains := seed_gains(results)):
         said.append(counted(gains, results.baseline_row.label))
     return said + _against(results, scores) + _caution(results)

@@ -73,7 +73,9 @@ def trials_table(results: Results) -> Table | None:
         chosen = f"{best.number}: {best.changes}" if best else "none has a score"
         rows.append((trials[0].row, (*cells, Cell(text=chosen))))
     counts = sorted({len(trials) for trials in found})
-    each = f"Every row has {counts[0]} trials." if len(counts) == 1 else ""
+    each = ""
+    if len(counts) == 1:
+        each = f"Every row has {counts[0]} trial{'s' * (counts[0] != 1)}."
     notes = (
         each or f"Rows have different numbers of trials: {', '.join(map(str, counts))}.",
         "Validation scores in percent, of personal models where a method trains some; they alone "

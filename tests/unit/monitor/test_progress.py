@@ -66,21 +66,58 @@ def test_every_run_under_way_has_a_bar() -> None:
     assert drawn.written.getvalue() == "failed: too bad\n"
 
 
-def test_in_a_log_every_run_has_a_line_a_minute(monkeypatch) -> None:
-    clock = iter([0.0, 0.0, 0.0, 61.0, 61.0, 61.0, 61.0, 62.0])
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    written = io.StringIO()
-    lines = Lines(Console(file=written, width=200))
-    a, b = lines.beside(), lines.beside()
+class Log:
+    """Lines of a log, and a clock that stands still until it is told the second."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now, self.written = 0.0, io.StringIO()
+        monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.lines = Lines(Console(file=self.written, width=200))
+
+    def read(self) -> list[str]:
+        return self.written.getvalue().splitlines()
+
+
+def test_parallel_runs_share_one_line_a_minute(monkeypatch) -> None:
+    log = Log(monkeypatch)
+    a, b = log.lines.beside(), log.lines.beside()
     a.started(row("a"), 0, 1, 2, HERE)
     b.started(row("b"), 0, 2, 2, HERE)
+    log.now = 61.0
     for each in (a, b, a):
         each.round(seen(3))
     b.failed(HERE, RunError("too bad"))  # at once
-    assert written.getvalue().splitlines() == [
+    assert log.read() == [
         "run 1 of 2, a, seed 0: round 3 of 9  validation 50.0  alpha A 0.25 B 0.75",
-        "run 2 of 2, b, seed 0: round 3 of 9  validation 50.0  alpha A 0.25 B 0.75",
         "failed: too bad",
+    ]
+
+
+def test_a_log_of_many_short_runs_is_not_empty(monkeypatch) -> None:
+    """Eight runs of 22 seconds each, two at a time: none of them has a minute of its own."""
+    log = Log(monkeypatch)
+    for pair in range(4):
+        both = [log.lines.beside(), log.lines.beside()]
+        for k, each in enumerate(both):
+            each.started(row("a"), 0, 2 * pair + k + 1, 8, HERE)
+        log.now += 22.0
+        for each in both:
+            each.finished(HERE)
+    assert log.read() == ["run 5 of 8 finished"]
+
+
+def test_the_next_line_tells_which_run_has_ended_since(monkeypatch) -> None:
+    log = Log(monkeypatch)
+    log.lines.started(row("a"), 0, 1, 2, HERE)
+    log.now = 61.0
+    log.lines.round(seen(9))
+    log.lines.finished(HERE)
+    log.lines.started(row("b"), 0, 2, 2, HERE)
+    for log.now in (90.0, 122.0, 190.0):
+        log.lines.round(Seen(1, 9, None, None, ("A",)))
+    assert log.read()[1:] == [
+        "run 1 of 2 finished; run 2 of 2, b, seed 0: round 1 of 9",
+        "run 2 of 2, b, seed 0: round 1 of 9",
     ]
 
 

@@ -55,3 +55,8 @@ def test_the_score_is_that_of_the_round_that_the_run_would_select() -> None:
 def test_a_run_that_was_tested_is_no_trial_whatever_its_name() -> None:
     assert trials_in(results((repeat(0, 0.5, test=True),))) == {}
     assert trials_table(results((repeat(0, 0.5, test=True),))) is None
+
+
+@pytest.mark.parametrize(("n", "said"), [(1, "1 trial."), (2, "2 trials.")])
+def test_a_single_trial_is_counted_in_the_singular(n, said) -> None:
+    assert f"Every row has {said}" in trials_table(results(*[(repeat(0, 0.5),)] * n)).notes

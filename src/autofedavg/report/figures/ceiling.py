@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofedavg.report.ceiling import FITTED, OTHERS, POINTS, ceilings, sentence
+from autofedavg.report.ceiling import FITTED, OTHERS, POINTS, ceilings, in_brief, told
 from autofedavg.report.figures import vega
 from autofedavg.report.figures.figure import Figure
 from autofedavg.report.figures.vega import Data
@@ -13,11 +13,12 @@ KINDS = {**FITTED, **OTHERS}
 
 def ceiling_figure(results: Results) -> Figure | None:
     """Points gained over FedAvg's weights, a panel for every row whose ceiling was measured."""
-    lines = ceilings(results)
+    lines = told(ceilings(results))
     data: Data = [
         {
             "row": line.label,
             "t": line.t,
+            "split": line.split,
             "weights": words,
             "points": POINTS * line.gains[kind].mean,
             "low": POINTS * line.gains[kind].low,
@@ -34,7 +35,12 @@ def ceiling_figure(results: Results) -> Figure | None:
     colour = {**vega.names("weights", kinds), "scale": {"domain": kinds}}
     y = vega.number("points", "points above FedAvg's weights", scale=vega.FROM_LOWEST)
     words = vega.tooltip(
-        ("weights", ""), ("t", "d"), ("points", ".2f"), ("low", ".2f"), ("high", ".2f")
+        ("weights", ""),
+        ("t", "d"),
+        ("split", ""),
+        ("points", ".2f"),
+        ("low", ".2f"),
+        ("high", ".2f"),
     )
     zero = vega.layer({"type": "rule", "opacity": 0.4}, y={"datum": 0})
     layers = [
@@ -56,6 +62,6 @@ def ceiling_figure(results: Results) -> Figure | None:
         "weights are an oracle's: fitted to half of the cases, scored on the other half."
         f"{left}"
     )
-    about = " ".join(sentence(line) for line in {line.label: line for line in lines}.values())
+    about = " ".join(in_brief(results))
     spec = vega.per_row(labels, drawn, panel)
     return Figure("ceiling", "What other weights could gain", caption, data, spec, about=about)
