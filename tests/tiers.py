@@ -42,6 +42,7 @@ COSTS = {
     "integration/test_command_line.py": "trains",
     "integration/test_compare.py": QUICK,
     "integration/test_crash_points.py": "trains",
+    "integration/test_cut_files.py": QUICK,
     "integration/test_data_command.py": QUICK,
     "integration/test_disclose.py": "trains",
     "integration/test_engines.py": "engine",

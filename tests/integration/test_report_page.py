@@ -12,7 +12,7 @@ import pytest
 
 from autofedavg.report.build import build_report
 from autofedavg.report.repeats import MANY
-from folders import METHODS, write_study
+from folders import METHODS, write_study, written_anew
 
 EVIL = "<script>alert('site')</script>"
 
@@ -332,6 +332,7 @@ def test_a_failed_repeat_does_not_cut_the_curves_of_the_others(tmp_path) -> None
 def test_a_finished_run_without_scores_is_not_counted(tmp_path, say) -> None:
     study = write_study(tmp_path / "s")
     (study / "n-dirichlet" / "seed-0" / "scores.csv").unlink()
+    written_anew(study)
     code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
     assert code == 0, err
     assert "N-DIRICHLET, seed 0: finished, but without test scores; not counted." in out

@@ -118,9 +118,9 @@ def _refuse_unfinished(run: Path) -> None:
             where=str(run),
             remedy="finish it with `autofedavg resume`, or leave it out",
         )
-    read_toml(run / "config.toml")  # damaged files are not published
+    config = read_toml(run / "config.toml")  # damaged files are not published
     read_json(run / "environment.json")
-    _ = ledger.rounds(), ledger.scores(), ledger.ceiling()
+    _ = ledger.rounds(config.get("rounds")), ledger.scores(), ledger.ceiling()
     if (run / ORIGINS).exists():
         read_json(run / ORIGINS)
 

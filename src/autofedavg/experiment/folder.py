@@ -17,6 +17,7 @@ Takes no lock, writes nothing and imports nothing heavy: it can be read while a 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import SUFFIX, as_folder
 from autofedavg.experiment.files import (
     LARGE,
+    REMEDY,
     content_of,
     naming,
     opened,
@@ -42,6 +44,7 @@ STUDY, ORIGINS, CEILING = "study.json", "origins.json", "ceiling.json"
 LOADERS = "loaders"  # the task of a run that `federate` began
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives of 0.1
 PARTIAL = ".part"  # ends the name of a folder that was being copied
+DIGEST = "scores_sha256"  # in status.json of a finished run; earlier folders have none
 NAME_ONE = "name a run folder, a study folder or an archive"
 
 
@@ -69,9 +72,26 @@ class Ledger:
         refuse_newer(content, self.path)
         return content
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """The rounds so far; a last line cut off by a crash is left out."""
-        return Rounds(self.path / "rounds.jsonl").look()
+    def rounds(self, T: int | None = None) -> list[dict[str, Any]]:
+        """The rounds so far; a last line cut off by a crash is left out.
+
+        Args:
+            T: the rounds that a finished run has; any number will do when None.
+
+        Raises:
+            RunError: a line is damaged, or the run is finished and has other rounds than 1 to T.
+        """
+        over = T is not None and self.finished  # asked first: the run may end while we read
+        path = self.path / "rounds.jsonl"
+        lines = Rounds(path).look()
+        there = [line["t"] for line in lines]
+        if over and (len(there) != T or any(t != n for n, t in enumerate(there, 1))):
+            raise RunError(
+                f"the run finished with rounds 1 to {T}, and this file has {len(there)}",
+                where=str(path),
+                remedy=REMEDY,
+            )
+        return lines
 
     def ceiling(self) -> dict[str, Any] | None:
         """What other weights could have gained; None where nobody has asked.
@@ -87,10 +107,15 @@ class Ledger:
         return content
 
     def scores(self) -> Scores:
-        """The test scores; none as long as nothing was tested."""
+        """The test scores; none as long as nothing was tested.
+
+        Raises:
+            RunError: they are damaged, or not those that the finished run wrote.
+        """
+        written = self._digest()
         plain, packed = self.path / SCORES, self.path / SCORES_PACKED
-        path = plain if plain.exists() else packed
-        if not path.exists():
+        path = packed if packed.exists() and not plain.exists() else plain
+        if not path.exists() and not written:
             return Scores()
         with naming(path):
             content = content_of(path, LARGE)
@@ -105,7 +130,15 @@ class Ledger:
                 if others or not -HUGE <= mean.value <= HUGE or mean.cases < 1:
                     told = f"{tested.metric} of {tested.site} by {tested.model}"
                     raise ValueError(f"{told} is there twice, not finite, or of no case")
+            # Cut off at the end of a line, it still reads as scores, and tables would be of a part.
+            if written and hashlib.sha256(content).hexdigest() != written:
+                raise ValueError("its contents do not match the hash in status.json")
             return scores
+
+    def _digest(self) -> str:
+        """The SHA-256 of scores.csv, as the run wrote it when it finished; "" if it did not."""
+        outcome = self.outcome() if (self.path / "status.json").exists() else {}
+        return str(outcome.get(DIGEST, "")) if outcome.get("state") == "finished" else ""
 
 
 class Rounds:

@@ -28,6 +28,7 @@ from autofedavg.core.errors import RunError
 from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import (
+    LARGE,
     TENSORS,
     content_of,
     naming,
@@ -36,7 +37,15 @@ from autofedavg.experiment.files import (
     sweep,
     values_in,
 )
-from autofedavg.experiment.folder import CEILING, ORIGINS, SCHEMA, Ledger, read_json
+from autofedavg.experiment.folder import (
+    CEILING,
+    DIGEST,
+    ORIGINS,
+    SCHEMA,
+    SCORES,
+    Ledger,
+    read_json,
+)
 
 TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
@@ -132,8 +141,13 @@ class RunFolder(Ledger):
             write_atomically(path, _json(about))
 
     def set_status(self, state: str, error: str = "", kind: str = "") -> None:
-        why = {"error": error, "kind": kind} if error else {}
-        content = {"schema": SCHEMA, "state": state, **why}
+        """Writes status.json; that of a finished run vouches for scores.csv by its hash."""
+        about = {"error": error, "kind": kind} if error else {}
+        scores = self.path / SCORES
+        if state == "finished" and scores.is_file():
+            with naming(scores):
+                about[DIGEST] = hashlib.sha256(content_of(scores, LARGE)).hexdigest()
+        content = {"schema": SCHEMA, "state": state, **about}
         write_atomically(self.path / "status.json", _json(content))
 
     def append_round(self, line: Mapping[str, Any]) -> None:
@@ -217,7 +231,7 @@ class RunFolder(Ledger):
         """Writes scores.csv: of every case, or of every site where sites disclosed means."""
         lines = list(rows)
         means = bool(lines) and isinstance(lines[0], MeanRow)
-        with replacing(self.path / "scores.csv") as handle:
+        with replacing(self.path / SCORES) as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
             table = csv.writer(text)
             table.writerow(MeanRow._fields if means else ScoreRow._fields)
