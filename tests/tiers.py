@@ -101,6 +101,7 @@ COSTS = {
     "integration/test_report_studies.py": QUICK,
     "integration/test_report_tables.py": QUICK,
     "integration/test_report_targets.py": QUICK,
+    "integration/test_report_unfinished.py": QUICK,
     "integration/test_report_tested.py": QUICK,
     "integration/test_resume_after_kill.py": "process",
     "integration/test_resume_study.py": "trains",

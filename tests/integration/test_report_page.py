@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.build import build_report
 from autofedavg.report.repeats import MANY
 from folders import METHODS, write_study, written_anew
@@ -176,7 +177,8 @@ def test_a_run_half_way_is_drawn_and_not_counted(tmp_path, say) -> None:
     (run / "rounds.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:20])
     (run / "scores.csv").unlink()
     (run / "status.json").write_text('{"schema": 1, "state": "running"}')
-    code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
+    with RunFolder(run).lock():
+        code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
     assert code == 0, err
     assert "N-DIRICHLET, seed 0: running, not counted." in out
     text = (tmp_path / "out" / "index.html").read_text()

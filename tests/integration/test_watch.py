@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.experiment.lock import lock_of
 from autofedavg.monitor.watch import reading
-from autofedavg.monitor.watch.reading import lock_of
 
 
 def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen) -> None:
@@ -153,6 +153,8 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tiny, tmp_path, start, command
     assert killed.returncode == 0
     assert "running, but no process holds its lock: killed?" in killed.stdout
     assert "`autofedavg resume" in killed.stdout
+    said = "FedAvg, seed 0: killed, not counted; `autofedavg resume` continues it."
+    assert said in command("report", home).stdout
     state = json.loads(command("watch", home, "--json").stdout)
     assert state["runs"][0]["killed"]
 

@@ -111,7 +111,7 @@ def _write(packed: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def _refuse_unfinished(run: Path) -> None:
     ledger = Ledger(run)
-    status = ledger.status()
+    status = ledger.seen_status()
     if status != "finished" and not diverged(run):
         raise RunError(
             f"this run is not finished, but {status}",

@@ -38,6 +38,7 @@ from autofedavg.experiment.files import (
     values_in,
 )
 from autofedavg.experiment.folder_schema import HUGE, check
+from autofedavg.experiment.lock import lock_of
 
 SCHEMA = 1
 STUDY, ORIGINS, CEILING = "study.json", "origins.json", "ceiling.json"
@@ -56,6 +57,14 @@ class Ledger:
 
     def status(self) -> str:
         return str(self.outcome().get("state", "unknown"))
+
+    def seen_status(self) -> str:
+        """The state; "killed" where the folder says `running` and no process works in it."""
+        state = self.status()
+        if state == "running" and lock_of(self.path) == "free":
+            state = self.status()  # it may have ended since
+            return "killed" if state == "running" else state
+        return state
 
     @property
     def finished(self) -> bool:

@@ -126,7 +126,7 @@ def _read(folder: Ledger) -> Repeat:
         config, text = read_config(folder.path / "config.toml")
         environment = read_json(folder.path / "environment.json")
         # First: a run that ends while it is read was not finished, and has no scores yet.
-        state = folder.status() if (folder.path / "status.json").exists() else "not begun"
+        state = folder.seen_status() if (folder.path / "status.json").exists() else "not begun"
         rounds, scores = folder.rounds(config.get("rounds")), folder.scores()
         _refuse_unfit(environment["data"]["cases"], config, rounds, scores)
         fold = config["task"].get("fold", -1)

@@ -91,7 +91,7 @@ def _config(run: RunFolder) -> RunConfig:
     """A finished run's settings, with its data where they are on this machine."""
     if not run.finished:
         raise RunError(
-            f"this run is not finished, but {run.status()}",
+            f"this run is not finished, but {run.seen_status()}",
             where=str(run.path),
             remedy="finish it with `autofedavg resume`: its test cases are closed until then",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import statistics
 import time
@@ -24,10 +23,10 @@ from autofedavg.experiment.folder import (
     run_path,
     run_paths,
 )
+from autofedavg.experiment.lock import lock_of
 from autofedavg.monitor.watch.changes import stamp
 from autofedavg.monitor.watch.state import (
     BestRound,
-    Lock,
     RunState,
     SiteState,
     StudyState,
@@ -233,24 +232,6 @@ def _calls(lines: Lines) -> dict[str, dict[str, float]]:
         for call, cost in line["calls"].items():
             sums[call].update(cost)
     return {call: dict(cost) for call, cost in sums.items()}
-
-
-def lock_of(folder: Path) -> Lock:
-    """Whether a process works in a run folder: asks for a shared lock and returns it at once.
-
-    Unlike a process number or a heartbeat, the kernel's lock ends with its process, also by
-    `kill -9`. A run that wants the folder at this very moment tries again (`RunFolder.lock`).
-    """
-    try:
-        with opened(folder / ".lock") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return "free"
-    except BlockingIOError:
-        return "held"
-    except (OSError, ValueError):  # a file system without locks, or not a file
-        return "unknown"
-    return "free"
 
 
 def _tail(path: Path) -> tuple[str, ...]:
