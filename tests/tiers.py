@@ -78,6 +78,7 @@ COSTS = {
     "integration/test_no_paths.py": "trains",
     "integration/test_one_file_a_method.py": "process",
     "integration/test_other_package.py": "engine",
+    "integration/test_out_folders.py": QUICK,
     "integration/test_overlap_on_gpu.py": "gpu",
     "integration/test_own_data.py": "trains",
     "integration/test_own_grid.py": "trains",

@@ -261,7 +261,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, say) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = say("report", study, "--out", tmp_path / "file", "--no-examples")
     assert code == 1
-    assert err == f"error: {tmp_path / 'file'}: this is a file; name a folder for the report\n"
+    assert err == f"error: {tmp_path / 'file'}: this is a file; name another folder with --out\n"
 
 
 def test_rows_of_one_label_are_told_apart(tmp_path) -> None:

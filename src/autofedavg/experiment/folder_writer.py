@@ -28,9 +28,11 @@ from autofedavg.core.errors import RunError
 from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import (
+    FULL,
     LARGE,
     TENSORS,
     content_of,
+    make_folder,
     naming,
     opened_here,
     replacing,
@@ -97,7 +99,7 @@ class RunFolder(Ledger):
                 remedy=f"go on with `autofedavg resume {path}`, or write elsewhere with --out",
             )
         with disk_errors(path):
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            make_folder(path / "checkpoints")
             folder = cls(path)
             write_atomically(path / "environment.json", _json(environment))
             if origins:
@@ -259,7 +261,7 @@ def disk_errors(
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = error.errno in FULL
         if not (full or every or error.errno in (errno.EROFS, errno.EACCES)):
             raise
         first = "make room" if full else "make it writable"
