@@ -287,7 +287,10 @@ def test_a_damaged_run_does_not_hide_the_others_of_its_study(copy, say) -> None:
 
 
 def test_other_folders_are_refused(tmp_path, say) -> None:
-    assert "no such folder" in say("watch", tmp_path / "nothing")[2]
+    assert "nothing: no such folder; name a run" in say("watch", tmp_path / "nothing")[2]
+    (tmp_path / "file").write_text("")
+    assert "file: this is a file; name a run or study folder" in say("watch", tmp_path / "file")[2]
+    (tmp_path / "file").unlink()
     code, _, err = say("watch", tmp_path)
     assert code == 1
     assert "neither a run folder nor a study folder" in err

@@ -165,7 +165,8 @@ def reader(path: Path) -> Reader:
         RunError: it is neither.
     """
     if not path.is_dir():
-        raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
+        what = "this is a file" if path.exists() else "no such folder"
+        raise RunError(what, where=str(path), remedy="name a run or study folder")
     if any((path / name).exists() for name in (*FILES, "checkpoints")):
         return RunReader(path)
     if not (path / STUDY).exists() and not any(path.rglob("config.toml")):
