@@ -330,3 +330,7 @@ def test_an_archive_has_no_models(tmp_path, capsys, verb) -> None:
     assert cli._main([verb, str(run), *given, "--out", str(tmp_path / "out")]) == 1
     err = capsys.readouterr().err
     assert f"{run}: an archive holds no models; name the folder of the run itself" in err
+    nowhere = tmp_path / "nowhere"
+    assert cli._main([verb, str(nowhere), *given, "--out", str(tmp_path / "out")]) == 1
+    err = capsys.readouterr().err
+    assert f"{nowhere}: no such folder; name a run folder, or a checkpoint's file in one\n" in err

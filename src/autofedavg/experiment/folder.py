@@ -208,11 +208,12 @@ def in_order(rows: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     return known + [row for name, row in rows.items() if name not in names]
 
 
-def run_paths(paths: Iterable[Path]) -> list[Path]:
+def run_paths(paths: Iterable[Path], remedy: str = NAME_ONE) -> list[Path]:
     """Run folders at or below the given paths, in order of their names.
 
     Args:
         paths: run folders, archives, paths in archives, or folders above any of these.
+        remedy: what to name instead of a path without a run.
 
     Raises:
         RunError: there is no run, or an archive cannot be read.
@@ -221,14 +222,14 @@ def run_paths(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         here = as_folder(path)
         if not here.exists():
-            raise RunError("no such folder", where=str(path), remedy=NAME_ONE)
+            raise RunError("no such folder", where=str(path), remedy=remedy)
         # A folder that `archive` of version 0.1 left when it was killed is not a run.
         below = (config.parent for config in here.rglob("config.toml"))
         runs = sorted(run for run in below if run.suffix != PARTIAL)
         if not runs and here.is_dir():
             runs = [run for at in sorted(here.glob(f"*{SUFFIX}")) for run in run_paths([at])]
         if not runs:
-            raise RunError("no run in this folder", where=str(path), remedy=NAME_ONE)
+            raise RunError("no run in this folder", where=str(path), remedy=remedy)
         for folder in runs:  # a path may be named twice, or below another one
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
