@@ -157,7 +157,7 @@ def test_runs_of_an_older_version_leave_the_order_alone(runs, tmp_path) -> None:
 def test_what_cannot_be_archived(runs, tmp_path) -> None:
     shutil.copytree(runs, tmp_path / "other" / "tiny")
     taken = tmp_path / "other" / "tiny" / "fedavg" / "seed-0" / "rounds.jsonl"
-    taken.write_text("".join(taken.read_text().splitlines(keepends=True)[:-1]))
+    taken.write_text(taken.read_text().replace('"time": 1', '"time": 2'))
     archive([tmp_path / "other"], tmp_path)
     before = (tmp_path / "tiny.zip").read_bytes()
     with pytest.raises(RunError, match=r"another run is in the archive at .*/tiny.zip/fedavg/seed"):
@@ -330,3 +330,7 @@ def test_an_archive_has_no_models(tmp_path, capsys, verb) -> None:
     assert cli._main([verb, str(run), *given, "--out", str(tmp_path / "out")]) == 1
     err = capsys.readouterr().err
     assert f"{run}: an archive holds no models; name the folder of the run itself" in err
+    nowhere = tmp_path / "nowhere"
+    assert cli._main([verb, str(nowhere), *given, "--out", str(tmp_path / "out")]) == 1
+    err = capsys.readouterr().err
+    assert f"{nowhere}: no such folder; name a run folder, or a checkpoint's file in one\n" in err

@@ -296,7 +296,10 @@ def test_runs_without_models_or_rounds_that_were_not_kept_say_which_setting(
     assert "choose from round 1, 3" in said
     assert "not a list of integers" in refused(home, "--rounds", "two")
     assert "rate" in refused(home, "--rate", "-1")
-    assert "no such folder" in refused(tmp_path / "nowhere")
+    name_one = "name a run folder or a study folder\n"
+    assert f"nowhere: no such folder; {name_one}" in refused(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert f"empty: no run in this folder; {name_one}" in refused(tmp_path / "empty")
 
 
 def test_unfinished_runs_archives_and_other_data_are_refused(refused, say, copied, tmp_path):

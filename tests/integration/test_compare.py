@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from folders import written_anew
+
 
 @pytest.fixture
 def copy(tiny_home, tmp_path) -> Path:
@@ -94,6 +96,7 @@ def test_environments_and_repeats_are_told(copy, say) -> None:
         line.rpartition(",")[0] + ",0.0" if line.startswith("global,I,") else line for line in lines
     ]
     (row / "seed-1" / "scores.csv").write_text("\n".join(worse) + "\n")
+    written_anew(row)
     made = json.loads(say("compare", copy / "n-dirichlet", row, "--json")[1])
     environment = by_name(made["environment"], "path")
     assert environment["seed"]["left"] == 0
@@ -180,6 +183,7 @@ def test_names_cannot_steer_the_terminal(copy, say) -> None:
         (folder / name).write_text(text.replace('"II"', json.dumps("\x1b[2J[red]II")))
     scores = (folder / "scores.csv").read_text()
     (folder / "scores.csv").write_text(scores.replace(",II,", ",\x1b[2J[red]II,"))
+    written_anew(copy)
     _, out, _ = say("compare", folder, copy / "n-dirichlet")
     assert all(letter.isprintable() for line in out.split("\n") for letter in line)
     assert "[2J[red]II" in out

@@ -208,8 +208,9 @@ def test_check_warns_that_own_models_go_to_all_sites(tiny, say):
 def test_damaged_means_are_named(line, why, homes, tmp_path, say):
     run = tmp_path / "run"
     run.mkdir()
-    for name in ("config.toml", "environment.json", "rounds.jsonl", "status.json"):
+    for name in ("config.toml", "environment.json", "rounds.jsonl"):
         (run / name).write_bytes((homes["means"] / "fedavg" / "seed-0" / name).read_bytes())
+    (run / "status.json").write_text('{"state": "finished"}')
     (run / "scores.csv").write_text(",".join(COLUMNS) + f"\n{line}\n")
     code, _, err = say("report", run)
     assert code == 1

@@ -161,6 +161,7 @@ def edit(path: Path, **values) -> None:
 def test_rows_that_tested_other_cases_are_told(copied) -> None:
     run = RunFolder(copied / "n-dirichlet" / "seed-0")
     run.write_scores([row._replace(case=f"{row.case}-b") for row in run.scores()])
+    run.set_status("finished")
     assert f"FedAvg and {METHOD} have tested no case in common" in only_note(copied)
 
 
@@ -195,6 +196,7 @@ def alter_score(home: Path, by: float) -> None:
         row._replace(value=row.value + by) if (row.site, row.metric) == ("II", "dice") else row
         for row in run.scores()
     )
+    run.set_status("finished")
 
 
 def mismatches(home: Path) -> list[str]:

@@ -16,6 +16,7 @@ from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.cases import classes_table
 from autofedavg.report.read import read_results
 from autofedavg.report.tables import scores_table, weights_table
+from folders import written_anew
 
 STUDY = """
 [study]
@@ -228,6 +229,7 @@ def test_a_case_that_is_tested_twice_is_told(home, tmp_path) -> None:
     shutil.copytree(home / "runs", tmp_path / "runs")
     scores = tmp_path / "runs" / "study" / "fedavg" / "fold-0" / "seed-0" / "scores.csv"
     scores.write_text(scores.read_text() + scores.read_text().splitlines()[1] + "\n")
+    written_anew(tmp_path)
     with pytest.raises(RunError, match="is tested twice by"):
         scores_table(read_results([tmp_path / "runs"]))
 

@@ -31,6 +31,7 @@ def home(tmp_path) -> Path:
         run = RunFolder(home / name / "seed-0")
         rows = [row._replace(case=FORMULAS[int(row.case[-1])]) for row in run.scores()]
         run.write_scores(rows)
+        run.set_status("finished")
     return home
 
 

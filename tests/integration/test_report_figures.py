@@ -90,6 +90,8 @@ def test_a_round_that_one_repeat_lacks_has_no_mean(study, tmp_path) -> None:
     short = write_study(tmp_path / "short", seeds=(0, 1))
     path = short / "fedavg" / "seed-1" / "rounds.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    for run in path.parents[1].iterdir():
+        (run / "status.json").write_text('{"state": "interrupted"}')
     figure = figures_of(short)["validation"]
     rounds = [row["t"] for row in figure.spec["data"]["values"] if row["row"] == "FEDAVG"]
     assert sorted(rounds) == [1, 2, 3]

@@ -10,9 +10,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.report.build import build_report
 from autofedavg.report.repeats import MANY
-from folders import METHODS, write_study
+from folders import METHODS, write_study, written_anew
 
 EVIL = "<script>alert('site')</script>"
 
@@ -176,7 +177,8 @@ def test_a_run_half_way_is_drawn_and_not_counted(tmp_path, say) -> None:
     (run / "rounds.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:20])
     (run / "scores.csv").unlink()
     (run / "status.json").write_text('{"schema": 1, "state": "running"}')
-    code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
+    with RunFolder(run).lock():
+        code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
     assert code == 0, err
     assert "N-DIRICHLET, seed 0: running, not counted." in out
     text = (tmp_path / "out" / "index.html").read_text()
@@ -259,7 +261,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, say) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = say("report", study, "--out", tmp_path / "file", "--no-examples")
     assert code == 1
-    assert err == f"error: {tmp_path / 'file'}: this is a file; name a folder for the report\n"
+    assert err == f"error: {tmp_path / 'file'}: this is a file; name another folder with --out\n"
 
 
 def test_rows_of_one_label_are_told_apart(tmp_path) -> None:
@@ -332,6 +334,7 @@ def test_a_failed_repeat_does_not_cut_the_curves_of_the_others(tmp_path) -> None
 def test_a_finished_run_without_scores_is_not_counted(tmp_path, say) -> None:
     study = write_study(tmp_path / "s")
     (study / "n-dirichlet" / "seed-0" / "scores.csv").unlink()
+    written_anew(study)
     code, out, err = say("report", study, "--out", tmp_path / "out", "--no-examples")
     assert code == 0, err
     assert "N-DIRICHLET, seed 0: finished, but without test scores; not counted." in out

@@ -13,7 +13,7 @@ from autofedavg.report.read import read_results
 from autofedavg.report.seed_gains import Gain, Interval, counted, seeds_table
 from autofedavg.report.summary import in_short
 from autofedavg.report.tables import scores_table
-from folders import METHODS, write_study
+from folders import METHODS, write_study, written_anew
 
 
 def test_means_of_sites_are_compared_on_the_seeds_that_both_have_too(tmp_path) -> None:
@@ -27,6 +27,7 @@ def test_means_of_sites_are_compared_on_the_seeds_that_both_have_too(tmp_path) -
         lines = [f"global,{site},test,dice,{0.1 * seed + better + 0.5},6" for site in "ABC"]
         text = "\n".join(["model,site,split,metric,value,cases", *lines])
         (run / "scores.csv").write_text(f"{text}\n")
+    written_anew(home)
     table = differences_table(read_results([home]))
     (cells,) = (cells for label, cells in table.rows if label == "N-DIRICHLET")
     assert [cell.text for cell in cells[:4]] == ["+1.00"] * 4
@@ -86,6 +87,7 @@ def test_the_table_names_the_rows_that_stay_below_after_it(tmp_path):
                   for k in range(len(lines))]  # fmt: skip
         written = [f"{name},{value}" for name, value in zip(kept, values, strict=True)]
         path.write_text("\n".join([head, *written]) + "\n")
+    written_anew(home)
     messages = differences_table(read_results([home])).notes
     sure = "Corrected for the 2 rows (Holm), differences over all sites with p below 0.05: {}."
     assert sure.format("N-DIRICHLET") in messages
@@ -98,6 +100,7 @@ def test_the_figure_over_seeds_has_the_tables_numbers_and_says_who_outlives_corr
         split = (line.rpartition(",") for line in lines)
         better = [f"{case},{float(value) + 0.1 + seed / 1000}" for case, _, value in split]
         (home / f"n-dirichlet/seed-{seed}/scores.csv").write_text("\n".join([head, *better, ""]))
+    written_anew(home)
     results = read_results([home])
     (figure,) = (f for f in all_figures(results)["cases"] if f.name == "seeds")
     rows = dict(seeds_table(results).rows)

@@ -15,7 +15,7 @@ from autofedavg.report.figures.risks import risks_figure
 from autofedavg.report.figures.vega import COLOURS
 from autofedavg.report.page import drawn
 from autofedavg.report.ranks import critical_difference
-from folders import METHODS, write_study
+from folders import METHODS, write_study, written_anew
 
 ROWS = {name: METHODS[name] for name in ("fedavg", "n-dirichlet", "l-softmax")}
 GAINS = {"n-dirichlet": (0.04, 0.05, 0.06), "l-softmax": (-0.01, 0.0, 0.01)}  # seed by seed
@@ -31,6 +31,7 @@ def write_scores(home, gains=GAINS, base=0.5) -> None:
         head, *lines = path.read_text().splitlines()
         kept = [f"{line.rsplit(',', 1)[0]},{value}" for line in lines]
         path.write_text("\n".join([head, *kept]) + "\n")
+    written_anew(home)
 
 
 def write_one(path, rows=ROWS, *, task="", **options):
@@ -222,6 +223,7 @@ def test_studies_without_a_test_score_are_left_out_and_named(homes, tmp_path, sa
     other = write_study(tmp_path / "tuned-trials", trials)
     for path in other.rglob("scores.csv"):
         path.write_text(path.read_text().splitlines()[0] + "\n")
+    written_anew(other)
     alone, together = printed(say, *homes), printed(say, *homes, other)
     assert together["risks"] == alone["risks"]
     assert together["ranks"] == alone["ranks"]

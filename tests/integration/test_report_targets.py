@@ -13,7 +13,7 @@ from autofedavg.report.figures.bytes_sent import bytes_figure
 from autofedavg.report.read import read_results
 from autofedavg.report.spent import spent_by
 from autofedavg.report.targets import targets_table
-from folders import METHODS, write_study
+from folders import METHODS, write_study, written_anew
 
 ROWS = {name: METHODS[name] for name in ("fedavg", "n-dirichlet", "l-softmax")}
 MB = {"FEDAVG": 0.006, "N-DIRICHLET": 0.01212, "L-SOFTMAX": 0.01212}  # a round, by folders.py
@@ -142,6 +142,7 @@ def test_folds_of_a_seed_count_as_one(tmp_path) -> None:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     shutil.rmtree(home / "fedavg" / "seed-0")
     (home / "study.json").unlink()
+    written_anew(home)
     table = targets_table(replace(read_results([home], "fedavg"), targets=(50.0,)))
     assert texts(table)["FEDAVG"][0] == "4"
     assert dict(table.rows)["FEDAVG"][1].value == pytest.approx(4 * MB["FEDAVG"])

@@ -191,6 +191,7 @@ def test_a_row_that_has_just_begun_is_in_sight(tmp_path):
     assert figure.spec["vconcat"][0]["layer"][-1]["mark"]["point"] is False
     path = home / "l-softmax" / "seed-0" / "rounds.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
+    path.with_name("status.json").write_text('{"state": "interrupted"}')
     made = {f.name: f for f in all_figures(read_results([home]))["training"]}
     assert made["validation"].spec["layer"][-1]["mark"]["point"]
 

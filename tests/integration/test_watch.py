@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from autofedavg.experiment.lock import lock_of
 from autofedavg.monitor.watch import reading
-from autofedavg.monitor.watch.reading import lock_of
 
 
 def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen) -> None:
@@ -153,6 +153,8 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tiny, tmp_path, start, command
     assert killed.returncode == 0
     assert "running, but no process holds its lock: killed?" in killed.stdout
     assert "`autofedavg resume" in killed.stdout
+    said = "FedAvg, seed 0: killed, not counted; `autofedavg resume` continues it."
+    assert said in command("report", home).stdout
     state = json.loads(command("watch", home, "--json").stdout)
     assert state["runs"][0]["killed"]
 
@@ -285,7 +287,10 @@ def test_a_damaged_run_does_not_hide_the_others_of_its_study(copy, say) -> None:
 
 
 def test_other_folders_are_refused(tmp_path, say) -> None:
-    assert "no such folder" in say("watch", tmp_path / "nothing")[2]
+    assert "nothing: no such folder; name a run" in say("watch", tmp_path / "nothing")[2]
+    (tmp_path / "file").write_text("")
+    assert "file: this is a file; name a run or study folder" in say("watch", tmp_path / "file")[2]
+    (tmp_path / "file").unlink()
     code, _, err = say("watch", tmp_path)
     assert code == 1
     assert "neither a run folder nor a study folder" in err

@@ -14,7 +14,15 @@ from typing import Any
 
 from autofedavg.core.errors import RunError
 from autofedavg.experiment.archive_reader import SUFFIX, archives_named, as_folder
-from autofedavg.experiment.files import LARGE, content_of, naming, replacing, unpacked
+from autofedavg.experiment.files import (
+    LARGE,
+    content_of,
+    make_folder,
+    naming,
+    refuse_file,
+    replacing,
+    unpacked,
+)
 from autofedavg.experiment.folder import (
     CEILING,
     ORIGINS,
@@ -50,9 +58,10 @@ def archive(paths: Iterable[Path], out: Path) -> list[Path]:
         The runs that are new, as paths in their archives.
 
     Raises:
-        RunError: a run is not finished, belongs to no study, or is in the archive already with
-            other contents.
+        RunError: `out` cannot be a folder, or a run is not finished, belongs to no study, or is in
+            the archive already with other contents.
     """
+    refuse_file(out)
     homes: dict[Path, list[Path]] = {}
     for run in run_paths(paths):
         home = study_home(run)
@@ -94,7 +103,7 @@ def _add(home: Path, runs: Collection[Path], place: Path) -> list[Path]:
         for file in KEPT
         if (run / file).exists() or not (file in SOMETIMES or (file == SCORES and diverged(run)))
     }
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     with replacing(place) as handle, zipfile.ZipFile(handle, "w") as packed:
         _write(packed, STUDY, json.dumps(listed, indent=1).encode() + b"\n")
         for path, run in sorted(files.items()):
@@ -111,16 +120,16 @@ def _write(packed: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def _refuse_unfinished(run: Path) -> None:
     ledger = Ledger(run)
-    status = ledger.status()
+    status = ledger.seen_status()
     if status != "finished" and not diverged(run):
         raise RunError(
             f"this run is not finished, but {status}",
             where=str(run),
             remedy="finish it with `autofedavg resume`, or leave it out",
         )
-    read_toml(run / "config.toml")  # damaged files are not published
+    config = read_toml(run / "config.toml")  # damaged files are not published
     read_json(run / "environment.json")
-    _ = ledger.rounds(), ledger.scores(), ledger.ceiling()
+    _ = ledger.rounds(config.get("rounds")), ledger.scores(), ledger.ceiling()
     if (run / ORIGINS).exists():
         read_json(run / ORIGINS)
 

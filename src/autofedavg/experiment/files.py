@@ -18,7 +18,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,8 @@ SMALL = 2**24  # bytes of a JSON or TOML file, and of a line of rounds.jsonl
 LARGE = 2**31  # bytes of all rounds, or of all scores, unpacked
 TENSORS = 2**36  # bytes of a model
 DEPTH = 32  # levels of values in values; a run writes six
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ANOTHER = "name another folder with --out"
 REMEDY = "put it back from a copy, or leave this run out"
 DAMAGE = (  # what damaged content can make Python raise
     OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
@@ -175,6 +177,51 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of an --out, or one below it, with those above it.
+
+    Raises:
+        OSError: the disk is full.
+        RunError: it cannot be made, for instance because a file has its name.
+    """
+    refuse_file(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise _no_folder(path, error) from error
+
+
+def refuse_file(path: Path) -> None:
+    """Refuses a path that cannot be a folder, before any work; makes nothing.
+
+    Raises:
+        RunError: it names the file that is in the way.
+    """
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError as error:  # to be made, if no link that leads nowhere is in the way
+        if path.is_symlink():
+            raise _no_folder(path, error) from error
+        return
+    except OSError as error:
+        raise _no_folder(path, error) from error
+    if not is_folder:
+        raise _no_folder(path)
+
+
+def _no_folder(path: Path, error: OSError | None = None) -> RunError:
+    for place in (path, *path.parents):
+        with suppress(OSError):  # a name that is too long, or a folder that is closed to us
+            if place.is_symlink() and not place.exists():
+                return RunError("this link leads nowhere", where=str(place), remedy=ANOTHER)
+            if place.exists() and not place.is_dir():
+                return RunError("this is a file", where=str(place), remedy=ANOTHER)
+    why = f" ({error.strerror})" if error else ""
+    return RunError(f"this folder cannot be made{why}", where=str(path), remedy=ANOTHER)
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ Takes no lock, writes nothing and imports nothing heavy: it can be read while a 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from autofedavg.core.scores import Scores
 from autofedavg.experiment.archive_reader import SUFFIX, as_folder
 from autofedavg.experiment.files import (
     LARGE,
+    REMEDY,
     content_of,
     naming,
     opened,
@@ -36,12 +38,14 @@ from autofedavg.experiment.files import (
     values_in,
 )
 from autofedavg.experiment.folder_schema import HUGE, check
+from autofedavg.experiment.lock import lock_of
 
 SCHEMA = 1
 STUDY, ORIGINS, CEILING = "study.json", "origins.json", "ceiling.json"
 LOADERS = "loaders"  # the task of a run that `federate` began
 SCORES, SCORES_PACKED = "scores.csv", "scores.csv.gz"  # the second in archives of 0.1
 PARTIAL = ".part"  # ends the name of a folder that was being copied
+DIGEST = "scores_sha256"  # in status.json of a finished run; earlier folders have none
 NAME_ONE = "name a run folder, a study folder or an archive"
 
 
@@ -53,6 +57,14 @@ class Ledger:
 
     def status(self) -> str:
         return str(self.outcome().get("state", "unknown"))
+
+    def seen_status(self) -> str:
+        """The state; "killed" where the folder says `running` and no process works in it."""
+        state = self.status()
+        if state == "running" and lock_of(self.path) == "free":
+            state = self.status()  # it may have ended since
+            return "killed" if state == "running" else state
+        return state
 
     @property
     def finished(self) -> bool:
@@ -69,9 +81,26 @@ class Ledger:
         refuse_newer(content, self.path)
         return content
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """The rounds so far; a last line cut off by a crash is left out."""
-        return Rounds(self.path / "rounds.jsonl").look()
+    def rounds(self, T: int | None = None) -> list[dict[str, Any]]:
+        """The rounds so far; a last line cut off by a crash is left out.
+
+        Args:
+            T: the rounds that a finished run has; any number will do when None.
+
+        Raises:
+            RunError: a line is damaged, or the run is finished and has other rounds than 1 to T.
+        """
+        over = T is not None and self.finished  # asked first: the run may end while we read
+        path = self.path / "rounds.jsonl"
+        lines = Rounds(path).look()
+        there = [line["t"] for line in lines]
+        if over and (len(there) != T or any(t != n for n, t in enumerate(there, 1))):
+            raise RunError(
+                f"the run finished with rounds 1 to {T}, and this file has {len(there)}",
+                where=str(path),
+                remedy=REMEDY,
+            )
+        return lines
 
     def ceiling(self) -> dict[str, Any] | None:
         """What other weights could have gained; None where nobody has asked.
@@ -87,10 +116,15 @@ class Ledger:
         return content
 
     def scores(self) -> Scores:
-        """The test scores; none as long as nothing was tested."""
+        """The test scores; none as long as nothing was tested.
+
+        Raises:
+            RunError: they are damaged, or not those that the finished run wrote.
+        """
+        written = self._digest()
         plain, packed = self.path / SCORES, self.path / SCORES_PACKED
-        path = plain if plain.exists() else packed
-        if not path.exists():
+        path = packed if packed.exists() and not plain.exists() else plain
+        if not path.exists() and not written:
             return Scores()
         with naming(path):
             content = content_of(path, LARGE)
@@ -105,7 +139,15 @@ class Ledger:
                 if others or not -HUGE <= mean.value <= HUGE or mean.cases < 1:
                     told = f"{tested.metric} of {tested.site} by {tested.model}"
                     raise ValueError(f"{told} is there twice, not finite, or of no case")
+            # Cut off at the end of a line, it still reads as scores, and tables would be of a part.
+            if written and hashlib.sha256(content).hexdigest() != written:
+                raise ValueError("its contents do not match the hash in status.json")
             return scores
+
+    def _digest(self) -> str:
+        """The SHA-256 of scores.csv, as the run wrote it when it finished; "" if it did not."""
+        outcome = self.outcome() if (self.path / "status.json").exists() else {}
+        return str(outcome.get(DIGEST, "")) if outcome.get("state") == "finished" else ""
 
 
 class Rounds:
@@ -166,11 +208,12 @@ def in_order(rows: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     return known + [row for name, row in rows.items() if name not in names]
 
 
-def run_paths(paths: Iterable[Path]) -> list[Path]:
+def run_paths(paths: Iterable[Path], remedy: str = NAME_ONE) -> list[Path]:
     """Run folders at or below the given paths, in order of their names.
 
     Args:
         paths: run folders, archives, paths in archives, or folders above any of these.
+        remedy: what to name instead of a path without a run.
 
     Raises:
         RunError: there is no run, or an archive cannot be read.
@@ -179,14 +222,14 @@ def run_paths(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         here = as_folder(path)
         if not here.exists():
-            raise RunError("no such folder", where=str(path), remedy=NAME_ONE)
+            raise RunError("no such folder", where=str(path), remedy=remedy)
         # A folder that `archive` of version 0.1 left when it was killed is not a run.
         below = (config.parent for config in here.rglob("config.toml"))
         runs = sorted(run for run in below if run.suffix != PARTIAL)
         if not runs and here.is_dir():
             runs = [run for at in sorted(here.glob(f"*{SUFFIX}")) for run in run_paths([at])]
         if not runs:
-            raise RunError("no run in this folder", where=str(path), remedy=NAME_ONE)
+            raise RunError("no run in this folder", where=str(path), remedy=remedy)
         for folder in runs:  # a path may be named twice, or below another one
             found.setdefault(folder.resolve(), folder)
     return list(found.values())

@@ -89,7 +89,13 @@ def _compared_rows(value: Any) -> bool:
 
 _fit = {"alpha!": _weights, "shrink": _number, "best!": str}
 SHAPES: dict[str, dict[str, Any]] = {
-    "status.json": {"schema": _count, "state": str, "error": str, "kind": str},
+    "status.json": {
+        "schema": _count,
+        "state": str,
+        "error": str,
+        "kind": str,
+        "scores_sha256": str,
+    },
     "environment.json": {
         "seed": _count,
         "metric": str,

@@ -28,15 +28,26 @@ from autofedavg.core.errors import RunError
 from autofedavg.core.scores import MeanRow, ScoreRow
 from autofedavg.experiment.checkpoint_names import CheckpointNames
 from autofedavg.experiment.files import (
+    FULL,
+    LARGE,
     TENSORS,
     content_of,
+    make_folder,
     naming,
     opened_here,
     replacing,
     sweep,
     values_in,
 )
-from autofedavg.experiment.folder import CEILING, ORIGINS, SCHEMA, Ledger, read_json
+from autofedavg.experiment.folder import (
+    CEILING,
+    DIGEST,
+    ORIGINS,
+    SCHEMA,
+    SCORES,
+    Ledger,
+    read_json,
+)
 
 TRIES = 10  # to take a folder's lock
 KEPT = 2  # checkpoints of the last rounds: the newest, and one to fall back to
@@ -88,7 +99,7 @@ class RunFolder(Ledger):
                 remedy=f"go on with `autofedavg resume {path}`, or write elsewhere with --out",
             )
         with disk_errors(path):
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            make_folder(path / "checkpoints")
             folder = cls(path)
             write_atomically(path / "environment.json", _json(environment))
             if origins:
@@ -132,8 +143,13 @@ class RunFolder(Ledger):
             write_atomically(path, _json(about))
 
     def set_status(self, state: str, error: str = "", kind: str = "") -> None:
-        why = {"error": error, "kind": kind} if error else {}
-        content = {"schema": SCHEMA, "state": state, **why}
+        """Writes status.json; that of a finished run vouches for scores.csv by its hash."""
+        about = {"error": error, "kind": kind} if error else {}
+        scores = self.path / SCORES
+        if state == "finished" and scores.is_file():
+            with naming(scores):
+                about[DIGEST] = hashlib.sha256(content_of(scores, LARGE)).hexdigest()
+        content = {"schema": SCHEMA, "state": state, **about}
         write_atomically(self.path / "status.json", _json(content))
 
     def append_round(self, line: Mapping[str, Any]) -> None:
@@ -217,7 +233,7 @@ class RunFolder(Ledger):
         """Writes scores.csv: of every case, or of every site where sites disclosed means."""
         lines = list(rows)
         means = bool(lines) and isinstance(lines[0], MeanRow)
-        with replacing(self.path / "scores.csv") as handle:
+        with replacing(self.path / SCORES) as handle:
             text = io.TextIOWrapper(handle, encoding="utf-8", newline="")
             table = csv.writer(text)
             table.writerow(MeanRow._fields if means else ScoreRow._fields)
@@ -245,7 +261,7 @@ def disk_errors(
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = error.errno in FULL
         if not (full or every or error.errno in (errno.EROFS, errno.EACCES)):
             raise
         first = "make room" if full else "make it writable"

@@ -12,7 +12,7 @@ from typing import Any
 
 from autofedavg.core.bank import Layout, Model
 from autofedavg.experiment.environment import environment
-from autofedavg.experiment.files import opened_here
+from autofedavg.experiment.files import make_folder, opened_here
 from autofedavg.experiment.folder_writer import RunFolder, disk_errors
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.experiment.run import RunLoop
@@ -47,7 +47,7 @@ def run_row(path: Path, work: Work, watch: Watcher | None = None) -> None:
     config, folder = work.config, RunFolder(path)
     with ExitStack() as held:
         with disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             held.enter_context(folder.lock())  # before there is anything in it
         known = (path / "config.toml").exists()
         if not known:

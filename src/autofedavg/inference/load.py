@@ -96,7 +96,7 @@ def load_trained(path: Path, model: str = "global") -> Trained:
 
 
 def _only_run(path: Path) -> RunFolder:
-    found = run_paths([path])
+    found = run_paths([path], "name a run folder, or a checkpoint's file in one")
     if len(found) > 1:
         listed = ", ".join(map(str, found[:5]))
         raise RunError(

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autofedavg.core.errors import RunError
+from autofedavg.experiment.files import make_folder
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.report import draw, provenance
 from autofedavg.report.cases import CaseTable, case_file, case_tables, classes_table
@@ -126,13 +126,12 @@ def write_files(
     Returns:
         The page's file.
     """
-    if out.exists() and not out.is_dir():
-        raise RunError("this is a file", where=str(out), remedy="name a folder for the report")
     with disk_errors(out, "report again"):
+        make_folder(out)
         _forget(out, set(files))
         for done, (name, make) in enumerate(files.items(), 1):
             path = out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             path.write_bytes(make())
             if progress:
                 progress("writing files", done, len(files))

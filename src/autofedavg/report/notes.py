@@ -11,11 +11,16 @@ def notes_of(results: Results) -> list[str]:
     """What a reader must know to read the table of scores."""
     metrics = sorted({row.metric for row in results.rows})
     data = f" Data: {results.data}." if results.data else ""
-    notes = [
-        f"{', '.join(metrics)} on test cases, in percent; best per column marked.{data}",
-        f"n counts all cases of a site; tested are {_tested(results)}.",
-        f"Repeats (seeds) {_repeats(results)}; ± is the standard deviation over them.",
-    ]
+    scored = any(row.whole for row in results.rows)
+    best = "; best per column marked" if scored else ""
+    notes = [f"{', '.join(metrics)} on test cases, in percent{best}.{data}"]
+    if scored:
+        notes += [
+            f"n counts all cases of a site; tested are {_tested(results)}.",
+            f"Repeats (seeds) {_repeats(results)}; ± is the standard deviation over them.",
+        ]
+    else:
+        notes.append("n counts all cases of a site. There are no test scores.")
     folds = [str(fold) for fold in results.rows[0].folds if fold is not None]
     if folds:
         which = f"fold{'s' * (len(folds) > 1)} {', '.join(folds)}"
@@ -27,7 +32,7 @@ def notes_of(results: Results) -> list[str]:
             f"Sites{who} disclosed means alone (exchange.disclose): there are no scores, names or "
             "sizes of cases, so there is no test over cases and no picture of one."
         )
-    tested = results.pairings or not results.without_test
+    tested = scored and (results.pairings or not results.without_test)
     if (baseline := results.baseline_row) and tested and not baseline.by_means:
         notes.append(
             f"† better than {baseline.label}, Wilcoxon signed-rank over cases, two-sided p < 0.05."
@@ -68,7 +73,8 @@ def _of_runs(results: Results) -> list[str]:
         if moved(repeat):
             moves.append(f"{run}: resumed on another machine or version.")
         if not repeat.finished:
-            states.append(f"{run}: {repeat.state}, not counted.")
+            hint = "; `autofedavg resume` continues it" if repeat.state == "killed" else ""
+            states.append(f"{run}: {repeat.state}, not counted{hint}.")
         elif not repeat.scores:
             empty.append(f"{run}: finished, but without test scores; not counted.")
         if absent := untested(repeat):

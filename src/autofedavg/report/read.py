@@ -125,14 +125,16 @@ def _read(folder: Ledger) -> Repeat:
     with naming(folder.path, "this run folder is damaged", "leave it out of the report"):
         config, text = read_config(folder.path / "config.toml")
         environment = read_json(folder.path / "environment.json")
-        rounds, scores = folder.rounds(), folder.scores()
+        # First: a run that ends while it is read was not finished, and has no scores yet.
+        state = folder.seen_status() if (folder.path / "status.json").exists() else "not begun"
+        rounds, scores = folder.rounds(config.get("rounds")), folder.scores()
         _refuse_unfit(environment["data"]["cases"], config, rounds, scores)
         fold = config["task"].get("fold", -1)
         return Repeat(
             folder.path,
             int(environment["seed"]),
             fold if fold >= 0 else None,
-            folder.status() if (folder.path / "status.json").exists() else "not begun",
+            state,
             {"label": config["name"], **config},
             {"metric": environment["metric"], "data": environment["data"], **environment},
             rounds,

@@ -18,6 +18,7 @@ from autofedavg.engines import ENGINES
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.loopback import JobRunner, places_of, with_places
 from autofedavg.experiment.config import Study, parse_run
+from autofedavg.experiment.files import refuse_file
 from autofedavg.experiment.folder import (
     LOADERS,
     STUDY,
@@ -63,7 +64,7 @@ def run_study(
         The study's folder.
 
     Raises:
-        RunError: a run folder exists already; nothing was written.
+        RunError: a run folder exists already, or cannot be made; nothing was written.
     """
     machine = (machine or Machine()).resolved()
     check_at_once(at_once, machine)
@@ -80,6 +81,7 @@ def run_study(
         for config, fold, seed in study.jobs()
     ]
     for run in runs:
+        refuse_file(run.folder)
         if run.started and not again:
             raise RunError(
                 "this run folder exists already",

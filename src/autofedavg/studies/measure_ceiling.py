@@ -80,7 +80,7 @@ def _runs(path: Path) -> list[Path]:
             where=str(path),
             remedy="name the folder of the run itself",
         )
-    found = run_paths([path])
+    found = run_paths([path], "name a run folder or a study folder")
     kept = [run for run in found if kept_rounds(RunFolder(run))]
     if kept and (others := [str(run) for run in found if run not in kept]):
         log.warning("left out, for they kept no models: %s", ", ".join(others))
@@ -91,7 +91,7 @@ def _config(run: RunFolder) -> RunConfig:
     """A finished run's settings, with its data where they are on this machine."""
     if not run.finished:
         raise RunError(
-            f"this run is not finished, but {run.status()}",
+            f"this run is not finished, but {run.seen_status()}",
             where=str(run.path),
             remedy="finish it with `autofedavg resume`: its test cases are closed until then",
         )

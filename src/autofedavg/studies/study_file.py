@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from autofedavg.core.errors import ConfigError, RunError, did_you_mean
 from autofedavg.experiment.config import Study, parse_run, parse_study
+from autofedavg.experiment.files import make_folder
 from autofedavg.experiment.folder import STUDY, Ledger, in_order, read_json, run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.rows import RunConfig
@@ -244,5 +245,5 @@ def write_study_json(home: Path, study: Study, machine: Machine) -> None:
         "runs": in_order(rows, study.rows),
     }
     with disk_errors(home):
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.experiment.config import Study
+from autofedavg.experiment.files import refuse_file
 from autofedavg.experiment.folder import run_path
 from autofedavg.experiment.folder_writer import disk_errors, write_atomically
 from autofedavg.experiment.toml_text import to_toml
@@ -69,6 +70,7 @@ def tune_study(
     """
     plan, trials = read_trials(study, only, overrides)
     home = Path(out) / plan.name
+    refuse_file(home)
     _run_trials(plan, home, machine, observer, at_once)
     results = read_results([home / run.name for run in plan.runs])
     chosen = {}

@@ -18,8 +18,8 @@ from rich.text import Text
 from autofedavg.core.errors import RunError, printable
 from autofedavg.experiment.folder import Ledger, Rounds
 from autofedavg.experiment.folder_writer import Busy, RunFolder
+from autofedavg.experiment.lock import lock_of
 from autofedavg.monitor.watch.glyphs import BLOCKS, bar, buckets, curve, trend
-from autofedavg.monitor.watch.reading import lock_of
 from autofedavg.monitor.watch.sections import Section, fitted
 from autofedavg.monitor.watch.state import BestRound, RunState, SiteState, StudyState, WeightRange
 from autofedavg.monitor.watch.terminal import Dashboard

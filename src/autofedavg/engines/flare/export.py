@@ -8,6 +8,7 @@ from typing import Any
 
 from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.job import Job
+from autofedavg.experiment.files import make_folder
 from autofedavg.federation.messages import WITH_MODELS
 
 APP = "app"
@@ -43,7 +44,7 @@ def export(job: Job, out: Path) -> Path:
     if out.exists() and any(out.iterdir()):
         raise ConfigError("the folder is not empty", where=str(out), remedy="give a new one")
     config = out / APP / "config"
-    config.mkdir(parents=True)
+    make_folder(config)
     meta = {
         "name": f"{job.study}-{job.row.name}-seed-{job.seed}",
         "resource_spec": {},

@@ -10,6 +10,7 @@ from pathlib import Path
 from autofedavg import __version__
 from autofedavg.core.errors import ConfigError
 from autofedavg.engines.remote.job import Job
+from autofedavg.experiment.files import make_folder
 from autofedavg.experiment.folder_writer import disk_errors
 
 COMPONENTS = "autofedavg.engines.flower"
@@ -78,7 +79,7 @@ def export(job: Job, out: Path) -> Path:
         "first": job.sites[0],
     }
     with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         (out / "pyproject.toml").write_text(PYPROJECT.format(**words), encoding="utf-8")
         (out / "README.md").write_text(README.format(**words), encoding="utf-8")
     return out

@@ -17,6 +17,7 @@ from autofedavg.core.errors import RunError, missing_extra
 from autofedavg.engines.remote.job import Job
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.engines.remote.site_files import local_paths, site_file_text
+from autofedavg.experiment.files import make_folder
 from autofedavg.experiment.folder import Ledger, read_json
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from autofedavg.experiment.following import Following
@@ -149,7 +150,7 @@ class JobRunner:
         """
         path = job.folder(self._runs)
         engine = self._engine_for(job, task)
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         places = json.dumps({"device": self._device, "task": local_paths(task)}, indent=1)
         write_atomically(path / PLACES, places.encode() + b"\n")
         run = Following(path, job.row.T, job.sites, watch)

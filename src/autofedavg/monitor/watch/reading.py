@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import statistics
 import time
@@ -24,10 +23,10 @@ from autofedavg.experiment.folder import (
     run_path,
     run_paths,
 )
+from autofedavg.experiment.lock import lock_of
 from autofedavg.monitor.watch.changes import stamp
 from autofedavg.monitor.watch.state import (
     BestRound,
-    Lock,
     RunState,
     SiteState,
     StudyState,
@@ -166,7 +165,8 @@ def reader(path: Path) -> Reader:
         RunError: it is neither.
     """
     if not path.is_dir():
-        raise RunError("no such folder", where=str(path), remedy="name a run or study folder")
+        what = "this is a file" if path.exists() else "no such folder"
+        raise RunError(what, where=str(path), remedy="name a run or study folder")
     if any((path / name).exists() for name in (*FILES, "checkpoints")):
         return RunReader(path)
     if not (path / STUDY).exists() and not any(path.rglob("config.toml")):
@@ -233,24 +233,6 @@ def _calls(lines: Lines) -> dict[str, dict[str, float]]:
         for call, cost in line["calls"].items():
             sums[call].update(cost)
     return {call: dict(cost) for call, cost in sums.items()}
-
-
-def lock_of(folder: Path) -> Lock:
-    """Whether a process works in a run folder: asks for a shared lock and returns it at once.
-
-    Unlike a process number or a heartbeat, the kernel's lock ends with its process, also by
-    `kill -9`. A run that wants the folder at this very moment tries again (`RunFolder.lock`).
-    """
-    try:
-        with opened(folder / ".lock") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return "free"
-    except BlockingIOError:
-        return "held"
-    except (OSError, ValueError):  # a file system without locks, or not a file
-        return "unknown"
-    return "free"
 
 
 def _tail(path: Path) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-Lock = Literal["held", "free", "unknown"]
+from autofedavg.experiment.lock import Lock
+
 QUIET = 60.0  # seconds without a sign of life that are worth a word
 
 
