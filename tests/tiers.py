@@ -115,6 +115,7 @@ COSTS = {
     "integration/test_setting_figures.py": QUICK,
     "integration/test_show_models.py": "trains",
     "integration/test_site_service.py": "trains",
+    "integration/test_stored_states.py": "trains",
     "integration/test_stacked_on_gpu.py": "gpu",
     "integration/test_studies.py": QUICK,
     "integration/test_synthetic.py": "trains",
