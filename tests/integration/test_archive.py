@@ -17,7 +17,7 @@ from autofedavg.experiment.archive import archive
 from autofedavg.experiment.archive_reader import as_folder
 from autofedavg.experiment.config import completed
 from autofedavg.experiment.folder import read_json, run_paths
-from autofedavg.experiment.rows import plain
+from autofedavg.experiment.plain_values import plain
 from autofedavg.report.build import report_tables
 from autofedavg.report.formats import joined
 from autofedavg.report.read import read_results

@@ -15,7 +15,8 @@ from typing import Any
 from autofedavg.core.errors import ConfigError, did_you_mean
 from autofedavg.core.privacy import Privacy
 from autofedavg.core.trainer import Training
-from autofedavg.experiment.rows import Rounds, RunConfig, filled
+from autofedavg.experiment.plain_values import filled
+from autofedavg.experiment.rows import Rounds, RunConfig
 from autofedavg.experiment.validation import (
     PARTS,
     Values,

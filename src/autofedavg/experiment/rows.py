@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from autofedavg.core.privacy import NONE, Privacy
 from autofedavg.core.problem import LocalData
 from autofedavg.core.settings import Settings, origins, setting
 from autofedavg.core.trainer import Training
+from autofedavg.experiment.plain_values import plain
 from autofedavg.experiment.private_rows import Budget, budgets, refuse_private
 from autofedavg.experiment.selection import MOST_FULL, TestLocal, where_tested
 from autofedavg.experiment.toml_text import to_toml
@@ -278,25 +278,3 @@ class RunConfig:
     def to_toml(self) -> str:
         """The resolved row as TOML, each value with its origin as a comment."""
         return to_toml(self.values(), self.origin_of())
-
-
-def filled(kind: type[Settings], values: Values) -> Values:
-    """Values of an older run folder, with the settings that it lacks at their defaults."""
-    # Checks nothing: what an older version has run is not refused by the rules of this one.
-    whole, made = kind.model_construct(**values), dict(values)
-    for name, field in kind.model_fields.items():
-        known = values.get(name)
-        if isinstance(field.default, Settings) and isinstance(known, dict):
-            made[name] = filled(type(field.default), known)
-        elif name not in values:
-            value = getattr(whole, name)
-            made[name] = (
-                plain(value) if isinstance(value, Settings) else json.loads(json.dumps(value))
-            )
-    return made
-
-
-def plain(settings: Settings, given_only: bool = False) -> Values:
-    """Settings as values that JSON and TOML can hold."""
-    values: Values = json.loads(settings.model_dump_json(exclude_unset=given_only))
-    return values
