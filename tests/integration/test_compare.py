@@ -125,6 +125,7 @@ def test_rows_are_compared_on_the_seeds_that_both_have(copy, say) -> None:
     path = again / "scores.csv"
     head, *lines = path.read_text().splitlines()
     path.write_text("\n".join([head, *(line.rpartition(",")[0] + ",1.0" for line in lines)]) + "\n")
+    written_anew(again)
     sides = copy / "fedavg", copy / "n-dirichlet"
     made = json.loads(say("compare", *sides, "--json")[1])
     alone = json.loads(say("compare", sides[0], sides[1] / "seed-0", "--json")[1])
@@ -162,6 +163,7 @@ def test_other_test_cases_are_not_compared(copy, say) -> None:
     lines = path.read_text().splitlines()
     first = lines[1].split(",")[3]
     path.write_text("\n".join(line for line in lines if f",{first}," not in line) + "\n")
+    written_anew(path.parent)
     made = json.loads(say("compare", copy / "fedavg", copy / "n-dirichlet", "--json")[1])
     assert made["apart"] == ["the cases that were tested"]
     assert all(pair["test"] is None for pair in made["scores"])

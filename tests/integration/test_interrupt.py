@@ -144,6 +144,6 @@ def test_a_run_that_is_stopped_before_it_begins_has_nothing_to_resume(
 
 
 def test_only_the_verb_says_what_an_interrupted_command_keeps(tiny_home, say, monkeypatch) -> None:
-    monkeypatch.setattr("autofedavg.report.read.read_results", stop)
+    monkeypatch.setattr("autofedavg.report.collection.read_results", stop)
     code, _, err = say("report", tiny_home, "--out", "run")
     assert (code, err.strip()) == (130, "interrupted")

@@ -131,7 +131,10 @@ def _planned(home: Path) -> int:
     """When a study folder's list of runs was written; 0 without one."""
     from autofedavg.experiment.folder import STUDY
 
-    return (home / STUDY).stat().st_mtime_ns if (home / STUDY).exists() else 0
+    try:
+        return (home / STUDY).stat().st_mtime_ns
+    except OSError:  # no such file, or a folder that cannot be: the run itself says which
+        return 0
 
 
 def _observed(work: Callable[[Observers], Path], track: list[str] | None, as_json: bool) -> None:
