@@ -11,7 +11,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import good_or_bad
 import recorded
 import travel
 
@@ -47,6 +46,7 @@ FIGURES = {  # file in docs/img: study, figure
     "lgg-bad-alpha.svg": ("study-lgg-bad-site", "alpha"),
     "hospitals-seeds.svg": ("bench-hospitals-tuned", "seeds"),
     "good-hospitals-seeds.svg": ("bench-good-hospitals-tuned", "seeds"),
+    "whichever-site.svg": ("tuned-hospitals", "risks"),
     "lgg-bad-seeds.svg": ("bench-lgg-bad-site-tuned", "seeds"),
     "bad-site-alpha.svg": ("study-bad-site", "alpha"),
     "bad-site-settings.svg": ("ablation-bad-site", "settings"),
@@ -81,11 +81,16 @@ BAD_SITES = {  # which site is bad: the study
     "II, the smallest": "study-bad-small-site",
     "I, and validation": "study-bad-site-votes",
 }
-GOOD, BAD = "bench-good-hospitals-tuned", "bench-hospitals-tuned"
-SEVEN = "seven-studies"
+SEVEN, TUNED = "seven-studies", "tuned-hospitals"
 RANKED = ("table1-cifar10", "study-lgg", *BAD_SITES.values())
 TOGETHER = {  # name of studies together: what each is called, the study
     SEVEN: {study: study for study in RANKED},  # they share the paper's rows
+    TUNED: {  # which site is bad: every method, tuned
+        "none": "bench-good-hospitals-tuned",
+        "I, the largest": "bench-hospitals-tuned",
+        "III": "bench-middle-hospital-tuned",
+        "II, the smallest": "bench-small-hospital-tuned",
+    },
 }
 
 
@@ -112,8 +117,6 @@ def tables(study: str) -> dict[str, str]:
         made.append(worth_table(study))
     elif study in EXACT:
         made.append(travel.travel_table(results(study), results(EXACT[study])))
-    elif study == GOOD:
-        made.append(good_or_bad.risk_table(results(GOOD), results(BAD)))
     return {table.name: to_markdown(table) for table in made}
 
 

@@ -20,7 +20,8 @@ TRIALS, TUNED = "bench-hospitals-trials", "bench-hospitals-tuned"
 GOOD = "bench-good-hospitals"
 TUNED_GOOD = f"{GOOD}-tuned"
 REAL, SMALL = "bench-lgg-bad-site", "bench-lgg-small"
-ROWS = {TRIALS: 38, f"{GOOD}-trials": 38, f"{REAL}-trials": 14}
+OTHERS = ("bench-middle-hospital", "bench-small-hospital")
+ROWS = {TRIALS: 38, **{f"{study}-trials": 38 for study in (GOOD, *OTHERS)}, f"{REAL}-trials": 14}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def trials(rebuild):
     return trials_in(rebuild.results(TRIALS))
 
 
-@pytest.mark.parametrize("study", ["bench-hospitals", GOOD])
+@pytest.mark.parametrize("study", ["bench-hospitals", GOOD, *OTHERS])
 def test_the_tuned_study_is_what_the_trials_choose(study, tmp_path) -> None:
     """Nothing is run: all trials are finished, and have the settings of today's ranges."""
     trials = f"{study}-trials"
@@ -202,7 +203,7 @@ def test_where_all_sites_are_good_no_tuned_row_beats_fedavg(rebuild) -> None:
     text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
     results = rebuild.results(TUNED_GOOD)
     assert len(results.rows) == 38
-    assert all(set(row.whole) == {0, 1, 2} for row in results.rows)
+    assert all(set(row.whole) == set(range(5)) for row in results.rows)
     table = rebuild.tables(TUNED_GOOD)["seeds"]
     above, below = corrected(table, "FedAvg")
     assert (above, below) == (["none"], ["q-FedAvg"])
@@ -224,37 +225,13 @@ def test_where_all_sites_are_good_no_tuned_row_beats_fedavg(rebuild) -> None:
     own = [100 * summary.personal_avg for summary in results.row("ditto").summaries]
     common = [100 * summary.global_test_avg for summary in results.row("fedavg").summaries]
     gains = [one - other for one, other in zip(own, common, strict=True)]
-    assert min(gains) > 0  # "with each seed"
-    said = f"by {statistics.fmean(gains):.1f} ± {half_interval(gains):.1f} points. **What"
-    assert said in text
-    said = "personal models have {:.2f} where FedAvg's common model has {:.2f} ("
-    assert said.format(statistics.fmean(own), statistics.fmean(common)) in guide
-
-
-def test_what_a_choice_risks(rebuild) -> None:
-    text, guide = words("docs/reproduction.md"), words("docs/which-method.md")
-    lines = [line.split("|") for line in rebuild.tables(TUNED_GOOD)["risk"].splitlines()]
-    risk = {
-        line[1].strip(): [cell.strip() for cell in line[2:5]] for line in lines if len(line) > 4
-    }
-    order = [label for label in risk if label not in ("", "---")]
-    assert order[0] == "FLTrust"  # "the safest row"
-    rules = ("FedCostWAvg", "Multi-Krum", "FedAWA")
-    costs, gains = (sorted(float(risk[row][column]) for row in rules) for column in (0, 1))
-    assert f"cost at most {-costs[0]:.1f} points where all sites are good" in text
-    assert f"bring {gains[0]:.1f} to {gains[-1]:.1f} where the largest is bad" in text
-    assert f"FedCostWAvg, Multi-Krum and FedAWA at most {-costs[0]:.1f} (" in guide
-    trust, mean = risk["FLTrust"], risk["FedCostWAvg"]
     said = (
-        f"{trust[0]} and {mean[0]} points from FedAvg where all are good, {trust[1]} and {mean[1]}"
+        f"common model by {statistics.fmean(gains):.1f} ± {half_interval(gains):.1f} points. With "
     )
-    assert said in guide
-    even, learned = (risk[row][0].lstrip("-") for row in ("Even weights", "Auto-FedAvg"))
-    assert f"and cost {even} elsewhere" in text
-    assert f"even weights cost {even} points, Auto-FedAvg {learned}, and" in guide
-    assert max(float(found[1]) for label, found in risk.items() if label in order) == float(
-        risk["Even weights"][1]
-    )
+    assert said in text
+    assert min(gains) < 0 < min(gains[:3])  # "With three seeds they were above it with each."
+    said = "personal models have {:.2f} where FedAvg's common model has {:.2f}, a difference within"
+    assert said.format(statistics.fmean(own), statistics.fmean(common)) in guide
 
 
 def test_on_real_scans_rules_find_the_bad_hospital_and_gain_little(rebuild) -> None:
