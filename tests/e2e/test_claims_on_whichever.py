@@ -79,7 +79,7 @@ def test_size_or_even_by_validation(rebuild, four) -> None:
 
 def by_seed_cost(four, row) -> tuple[float, float]:
     """Points below FedAvg where no site is bad, and half of the 95 % interval."""
-    gains = four.gains[row][list(four.compared).index("none")]
+    gains = four.gains[row][list(four.compared).index("none is bad")]
     return -statistics.fmean(gains), half_interval(gains)
 
 
