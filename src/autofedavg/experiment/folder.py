@@ -11,7 +11,7 @@ runs/<study>/<row>/seed-<n>/
     checkpoints/       last-<t>, best-global@<t>, best-local-<site>@<t>: .safetensors, .json
     log.txt, status.json
 
-Takes no lock, writes nothing and imports nothing heavy: it can be read while a run goes on.
+Holds no lock, writes nothing and imports nothing heavy: it can be read while a run goes on.
 """
 
 from __future__ import annotations
