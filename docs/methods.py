@@ -60,7 +60,10 @@ INTRODUCTIONS: dict[str, str] = {
     "local correction": "These methods correct what differs between sites during local training.",
     "weights from losses and counts": "Sites send numbers, and the aggregation weights follow.",
     "weights from geometry": "Weights follow from the directions and lengths of the updates.",
-    "learned weights": "Aggregation weights are learned by gradient descent on held-out cases.",
+    "learned weights": (
+        "Aggregation weights are learned by gradient descent on the sites' own cases: validation "
+        "cases in segmentation, training images on CIFAR-10."
+    ),
     "personal": "Every site also gets a model of its own, which stays at the site.",
     "server data": "These methods need cases at the server.",
     "control": "Not to be deployed: a bound or a control for the others.",

@@ -118,11 +118,17 @@ def overheard(tmp_path_factory):
     return job, transport
 
 
+class FromTheSeed(Seeds):
+    """No secret at all."""
+
+    text = "known to all"
+
+
 def test_drawn_from_the_seed_the_models_are_found(study, tmp_path, monkeypatch):
     """The reason for a secret, and proof that the attack of the next test is one."""
     job = job_of(study, "server")
     transport = Overheard(job)
-    monkeypatch.setattr(hosting, "secret_of", lambda path: Seeds(job.seed))
+    monkeypatch.setattr(hosting, "secret_of", lambda path: FromTheSeed(job.seed))
     host(job, transport, tmp_path)
     for t in (1, 2):
         found = by_the_seed(job, *transport.known(t), t)

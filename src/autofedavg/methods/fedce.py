@@ -35,7 +35,7 @@ class FedCE(AveragingMethod):
         paper="Jiang et al. 2023, CVPR",
         rule="a_k ~ norm(1 - mean cos(Delta_k, sum_{j != k} a_j Delta_j)) + norm(1 - mean score)",
         fedavg="where all sites are alike (even weights), and with one site",
-        use="sites differ, and none of them is bad",
+        use="sites differ; with a bad site results were mixed",
         needs="validation cases at every site, and one more model down a round",
         keeps="server 5 K numbers",
     )
