@@ -134,6 +134,7 @@ def test_the_weights_that_auto_fedavg_finds(rebuild, four) -> None:
         results = rebuild.results(f"{study}-tuned")
         row, k = results.row("auto-fedavg"), [*results.sites].index(name)
         found.append(statistics.fmean(repeat.rounds[-1]["alpha"][k] for repeat in row.finished))
+    assert max(found) < 1 / 3  # "take weight from the bad site": it started with a third
     gains = [statistics.fmean(each) for each in four.gains["Auto-FedAvg"]]
     assert "far off: {:+.2f}, {:+.2f}, {:+.2f} and {:+.2f} points.".format(*gains) in words(PAGE)
     said = "It gives the bad site {:.3f}, {:.3f} and {:.3f} of the weight where I, III and II are"

@@ -331,3 +331,13 @@ def test_a_site_answers_the_servers_job_alone(engine):
     assert not engine.cell.refuses("server.job", AUX, TOPIC)
     for origin in ("server", "A", "B.job"):
         assert engine.cell.refuses(origin, AUX, TOPIC)
+
+
+def test_the_last_round_is_known(engine, monkeypatch):
+    """It bounds the calls of t0 = "auto"."""
+    seen, plain = [], WeightLearner.round
+    monkeypatch.setattr(
+        WeightLearner, "round", lambda self, *given: seen.append(given[4]) or plain(self, *given)
+    )
+    run(engine, [trained(1), trained(2)])
+    assert seen == [2, 2]

@@ -267,3 +267,15 @@ def test_the_engine_changes_nothing():
         state = learned.state
     final = result.arrays.to_torch_state_dict()
     assert all(torch.equal(final[k], state[k]) for k in final)
+
+
+def test_the_last_round_is_known(monkeypatch):
+    """It bounds the calls of t0 = "auto"."""
+    seen, plain = [], WeightLearner.round
+    monkeypatch.setattr(
+        WeightLearner, "round", lambda self, *given: seen.append(given[4]) or plain(self, *given)
+    )
+    start(grid_of(), rounds=2)
+    initial = ArrayRecord(network().state_dict())
+    strategy_of().start(grid_of(), initial)  # three rounds, unless one says otherwise
+    assert seen == [2, 2, 3, 3, 3]
