@@ -134,8 +134,7 @@ def _row(run: RunConfig, progress: Progress | None) -> dict[str, Any]:
 
 def _mixed(run: RunConfig, sites: int) -> bool:
     """Whether a site's own models reach other sites in mixtures alone."""
-    tested = run.general.test and where_tested(run.general.test_local, sites) == "full"
-    if run.models_reach(sites) != "sites" or (tested and sites > 1):
+    if run.models_reach(sites) != "sites" or run.tested_everywhere(sites):
         return False
     return run.method.mixes_models or run.method.models_reach == "server"
 

@@ -200,10 +200,10 @@ class RunConfig:
 
     def models_reach(self, sites: int) -> Reach:
         """Who receives a site's own models in this run, alone or in several mixtures."""
-        beyond = self._tested_everywhere(sites) or bool(self.general.ceiling)
+        beyond = self.tested_everywhere(sites) or bool(self.general.ceiling)
         return "sites" if beyond else self.method.models_reach
 
-    def _tested_everywhere(self, sites: int) -> bool:
+    def tested_everywhere(self, sites: int) -> bool:
         """Whether every site's best own model is sent to all others after training."""
         shown = sites > 1 and self.method.shows_models and self.general.test
         return shown and where_tested(self.general.test_local, sites) == "full"
@@ -211,7 +211,7 @@ class RunConfig:
     def cautions(self, sites: int) -> list[str]:
         """Warnings for a run between institutions."""
         found = self.method.cautions(sites)
-        if self._tested_everywhere(sites):
+        if self.tested_everywhere(sites):
             found.append(
                 "after training, every site's best own model is tested at all sites, which receive "
                 "it; test_local = 'own' sends it to no other site (decision 64)"
