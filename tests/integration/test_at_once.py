@@ -14,8 +14,10 @@ from tests_tiny import TINY
 
 import toy_task
 from autofedavg import Machine, resume, run_study
-from autofedavg.core.errors import ConfigError
+from autofedavg.core.errors import AutoFedAvgError, ConfigError
+from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.studies import parallel
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.parallel import _mark_interrupted, _Processes
 from autofedavg.studies.study_file import read_study
@@ -119,6 +121,74 @@ def test_the_same_results_as_one_after_another(tiny, tiny_trained, tmp_path, mon
     assert sorted(event[1] for event in told.events if event[0] == "finished") == sorted(ROWS)
 
 
+@pytest.fixture
+def processes(monkeypatch) -> list[int]:
+    """The processes that are started for runs."""
+    started: list[int] = []
+
+    class Guard(ProcessGuard):
+        def start(self, *given) -> int:
+            started.append(super().start(*given))
+            return started[-1]
+
+    monkeypatch.setattr(parallel, "ProcessGuard", Guard)
+    return started
+
+
+def test_a_process_makes_one_run_after_another(tiny, tiny_trained, tmp_path, processes) -> None:
+    home = run_study(read_study(tiny), tmp_path / "runs", at_once=2)
+    assert len(processes) == 2 < len(ROWS)
+    for row in ROWS:
+        assert outcome(home / row / "seed-0") == outcome(tiny_trained / row / "seed-0")
+
+
+def test_a_process_whose_run_failed_makes_no_other(tiny_trained, tmp_path, processes) -> None:
+    home = unfinished(tiny_trained, tmp_path, *ROWS)
+    for row in ROWS[:2]:
+        damage_checkpoint(home / row / "seed-0")
+    with pytest.raises(AutoFedAvgError, match="2 of 3 runs failed"):
+        resume(home, at_once=2)
+    assert len(processes) == 3
+
+
+def test_a_process_that_dies_between_two_runs_is_replaced(
+    tiny, tiny_trained, tmp_path, processes, monkeypatch
+) -> None:
+    waiting = _Processes._waiting
+
+    def all_killed(self):
+        for process in self._idle:
+            os.kill(process.number, signal.SIGKILL)
+            while self._guard.alive(process.number):
+                time.sleep(0.01)
+        return waiting(self)
+
+    monkeypatch.setattr(_Processes, "_waiting", all_killed)
+    home = run_study(read_study(tiny), tmp_path / "runs", at_once=2)
+    assert len(processes) == 3
+    assert all(state(home / row / "seed-0") == "finished" for row in ROWS)
+
+
+def test_processes_that_no_run_waits_for_end(tiny, tmp_path, processes) -> None:
+    class Watching(Told):
+        def beside(self) -> Observer:
+            return Watching(self.events)
+
+        def round(self, seen) -> None:
+            super().round(seen)
+            own = psutil.Process().children(recursive=True)
+            mine.append({child.pid for child in own} & set(processes))
+
+    mine: list[set[int]] = []
+    text = tiny.read_text().replace(
+        'name = "n-dirichlet"\n', 'name = "n-dirichlet"\nrounds = 300\n'
+    )
+    tiny.write_text(text)
+    run_study(read_study(tiny), tmp_path / "runs", None, Watching(), at_once=2)
+    assert len(processes) == 2
+    assert len(mine[-1]) <= 1  # the process of the last run, which is by far the longest
+
+
 @pytest.mark.slow  # damaged folders, below, take the same way in a third of the time
 def test_those_that_fail_do_not_stop_the_others(tiny, tmp_path, command) -> None:
     text = tiny.read_text()
@@ -146,11 +216,15 @@ def unfinished(home: Path, tmp_path: Path, *rows: str) -> Path:
     return copied
 
 
+def damage_checkpoint(folder: Path) -> None:
+    path = folder / "checkpoints" / "last-3.json"
+    path.write_text(json.dumps({"sha256": json.loads(path.read_text())["sha256"]}))
+
+
 def test_damaged_folders_do_not_stop_the_others(tiny_trained, tmp_path, say) -> None:
     home = unfinished(tiny_trained, tmp_path, *ROWS)
     first, second, third = (home / row / "seed-0" for row in ROWS)
-    path = first / "checkpoints" / "last-3.json"
-    path.write_text(json.dumps({"sha256": json.loads(path.read_text())["sha256"]}))
+    damage_checkpoint(first)
     lines = (second / "rounds.jsonl").read_bytes().split(b"\n")
     (second / "rounds.jsonl").write_bytes(b"\n".join([b"{", *lines[1:]]))
     code, _, err = say("resume", home, "--at-once", "2")
@@ -169,13 +243,13 @@ def test_a_failure_that_nobody_foresaw_is_told_whole_and_stops_nobody(
 ) -> None:
     home = unfinished(tiny_trained, tmp_path, *ROWS)
     first, *others = (home / row / "seed-0" for row in ROWS)
-    python = tmp_path / "python"  # one that fails for the first run alone
+    python = tmp_path / "python"  # the second time, after the guard, one that fails
     python.write_text(
         f"""#!/bin/sh
 case "$*" in
-  *{ROWS[0]}*) exec {sys.executable} -c 'raise KeyError("a surprise")';;
-  *) exec {sys.executable} "$@";;
+  *studies.parallel*) mkdir {tmp_path}/met && exec {sys.executable} -c "raise KeyError(1)"
 esac
+exec {sys.executable} "$@"
 """
     )
     python.chmod(0o755)
@@ -183,7 +257,7 @@ esac
     code, _, err = say("resume", home, "--at-once", "2")
     assert code == 1
     assert f"{first}: its process failed:\nTraceback (most recent call last):" in err
-    assert "KeyError: 'a surprise'" in err
+    assert "KeyError: 1" in err
     assert [state(other) for other in others] == ["finished"] * len(others)
 
 

@@ -44,7 +44,7 @@ Threads = Annotated[
 ]
 AtOnce = Annotated[
     int,
-    typer.Option(help="Runs in parallel, one process each (never changes results).", min=1),
+    typer.Option(help="Runs in parallel, in as many processes (never changes results).", min=1),
 ]
 Supervise = Annotated[
     bool,

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from autofedavg.core.bank import Layout
-from autofedavg.core.device import checked_device
+from autofedavg.core.device import checked_device, release_memory
 from autofedavg.core.errors import DataError, RunError
 from autofedavg.core.problem import Problem
 from autofedavg.core.seeds import Seeds, global_seed
@@ -38,6 +38,7 @@ from autofedavg.tasks.base import Progress, Task
 
 # By engine, folder, device and supervision: runs of one study may have begun in different places.
 Runners = dict[tuple[str, Path, str, bool], JobRunner]
+Problems = dict[str, Problem]  # by the task's settings
 
 
 def run_study(
@@ -56,7 +57,7 @@ def run_study(
         out: the folder under which `<study>/<row>/seed-<n>` is written.
         machine: where to compute.
         observer: receives progress.
-        at_once: runs in parallel, one process each if more than one; then a run that fails does
+        at_once: runs in parallel, in as many processes if more than one; then one that fails does
             not stop the others. Never changes results.
         again: whether runs that exist are continued; else they are refused.
 
@@ -111,10 +112,19 @@ def resume(
         observer: receives progress.
         at_once: runs in parallel, as for `run_study`.
     """
-    path = Path(path)
     machine = machine or Machine()
     check_at_once(at_once, machine)
-    observer = observer or Observer()
+    _run_all(_runs_at(Path(path), machine), machine, observer or Observer(), at_once)
+    return Path(path)
+
+
+def go_on(folder: Path, machine: Machine, problems: Problems) -> None:
+    """Starts or continues one run, with the data that this process has read for earlier ones."""
+    _run_all(_runs_at(folder, machine), machine, Observer(), 1, problems)
+
+
+def _runs_at(path: Path, machine: Machine) -> list[PlannedRun]:
+    """The runs of a study folder, or the one of a run folder."""
     if (path / "config.toml").is_file():
         values = read_toml(path / "config.toml")
         if values.get("task", {}).get("name") == LOADERS:
@@ -125,22 +135,17 @@ def resume(
             )
         config = parse_run(values, str(path))
         before = read_json(path / "environment.json")
-        runs = [PlannedRun(path, config, int(before["seed"]), machine)]
-    elif (path / STUDY).is_file():
-        runs = planned_runs(path, machine)
-    else:
-        linked = (up for up in path.absolute().parents[1:3] if (up / STUDY).is_file())
-        home = study_home(path) or next(linked, None)  # a row's folder may be a link elsewhere
-        listed = planned_runs(home, machine) if home else []
-        runs = [run for run in listed if run.folder.resolve() == path.resolve()]
-        if not runs:
-            raise RunError(
-                "neither a run folder nor a study folder",
-                where=str(path),
-                remedy=_near_by(path),
-            )
-    _run_all(runs, machine, observer, at_once)
-    return path
+        return [PlannedRun(path, config, int(before["seed"]), machine)]
+    if (path / STUDY).is_file():
+        return planned_runs(path, machine)
+    linked = (up for up in path.absolute().parents[1:3] if (up / STUDY).is_file())
+    home = study_home(path) or next(linked, None)  # a row's folder may be a link elsewhere
+    listed = planned_runs(home, machine) if home else []
+    if runs := [run for run in listed if run.folder.resolve() == path.resolve()]:
+        return runs
+    raise RunError(
+        "neither a run folder nor a study folder", where=str(path), remedy=_near_by(path)
+    )
 
 
 def _near_by(path: Path) -> str:
@@ -156,11 +161,17 @@ def _near_by(path: Path) -> str:
     return f"write `autofedavg resume {named[0]}`, or name a run that this study has"
 
 
-def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_once: int) -> None:
+def _run_all(
+    runs: Sequence[PlannedRun],
+    asked: Machine,
+    observer: Observer,
+    at_once: int,
+    problems: Problems | None = None,
+) -> None:
     if at_once > 1 and len(runs) > 1:
         run_in_parallel(runs, asked, observer, at_once)
         return
-    problems: dict[str, Problem] = {}
+    problems = {} if problems is None else problems
     runners: Runners = {}
     with ExitStack() as engines:
         for index, planned in enumerate(runs, 1):
@@ -174,6 +185,7 @@ def _run_all(runs: Sequence[PlannedRun], asked: Machine, observer: Observer, at_
             else:
                 problem = problem_of(problems, run.config.task, observer.preparing)
                 _run_simulated(run, problem, observer)
+                release_memory()
             observer.finished(run.folder)
 
 
@@ -264,7 +276,7 @@ def refuse_other_data(path: Path, task: Task) -> None:
             )
 
 
-def problem_of(known: dict[str, Problem], task: Task, progress: Progress) -> Problem:
+def problem_of(known: Problems, task: Task, progress: Progress) -> Problem:
     """The task's problem, prepared once for all rows that share it."""
     key = task.model_dump_json()
     if key not in known:

@@ -1,14 +1,16 @@
-"""Several runs of a study in parallel, one process each: for a GPU that one run leaves idle.
+"""Several runs of a study in parallel, in as many processes: for a GPU that one run leaves idle.
 
-Progress is read from the run folders. A run that fails does not stop the others.
-`python -m autofedavg.studies.parallel` is one such process: its only argument is JSON, with the
-run's folder, the machine, and the file for the error if the run fails.
+A process makes one run after another, so that it starts, and reads the data, once. Progress is
+read from the run folders. A run that fails ends its process alone; the next run gets a new one.
+`python -m autofedavg.studies.parallel FOLDER` is one such process. `FOLDER/<n>.json` is its n-th
+run: the run's folder and the machine. It answers with `FOLDER/<n>.done.json`: the error, if any.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -21,7 +23,7 @@ from typing import NamedTuple, Self
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts, error_in
 from autofedavg.engines.remote.processes import ProcessGuard
-from autofedavg.experiment.folder_writer import RunFolder
+from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from autofedavg.experiment.following import Following
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.studies.machine import Machine, machine_of
@@ -29,18 +31,34 @@ from autofedavg.studies.observer import Observer
 from autofedavg.studies.study_file import PlannedRun
 
 LOOK = 0.2  # seconds between two looks at the folders
+ASK = 0.02  # seconds between two looks for the next run
 TAIL = 2000  # characters of a traceback that are shown
-FAILURE, OUTPUT = "failure.json", "output.txt"
+OUTPUT = "output.txt"
 
 
 class _Process(NamedTuple):
-    """A run under way; `scratch` is a folder for the error if it fails, and for what it prints."""
+    """A process, and the folder for what it is asked, answers and prints; `turn` runs so far."""
 
     number: int
+    scratch: Path
+    turn: int
+
+    @property
+    def asked(self) -> Path:
+        return self.scratch / f"{self.turn}.json"
+
+    @property
+    def done(self) -> Path:
+        return self.scratch / f"{self.turn}.done.json"
+
+
+class _Running(NamedTuple):
+    """A run under way, and the process that makes it."""
+
+    process: _Process
     run: PlannedRun
     following: Following
     observer: Observer
-    scratch: Path
 
 
 def check_at_once(at_once: int, machine: Machine) -> None:
@@ -83,6 +101,8 @@ def run_in_parallel(
                 own = observer.beside()
                 own.started(run.config, run.seed, index, len(runs), run.folder)
                 processes.start(run, own)
+            if not waiting:
+                processes.dismiss()
             time.sleep(LOOK)
             processes.look()
     if processes.failures:
@@ -91,11 +111,12 @@ def run_in_parallel(
 
 
 class _Processes:
-    """The running processes, and the errors of failed ones; no process outlives this one."""
+    """The runs under way, and the errors of failed ones; no process outlives this one."""
 
     def __init__(self, asked: Machine) -> None:
         self._asked = asked
-        self.running: list[_Process] = []
+        self._idle: list[_Process] = []
+        self.running: list[_Running] = []
         self.failures: list[AutoFedAvgError] = []
 
     def __enter__(self) -> Self:
@@ -106,38 +127,61 @@ class _Processes:
     def __exit__(self, *_: object) -> None:
         self._guard.close()
         self._scratch.cleanup()
-        for process in self.running:
-            _mark_interrupted(process.run.folder)
+        for running in self.running:
+            _mark_interrupted(running.run.folder)
 
     def start(self, run: PlannedRun, observer: Observer) -> None:
-        """Starts a process that starts or resumes the run."""
+        """Lets a process start or resume the run: an idle one, or a new one."""
         sites = sorted(run.config.task.site_names())  # as models and weights are ordered
         try:
             following = Following(run.folder, run.config.T, sites, observer.round)
         except AutoFedAvgError as error:
             self._failed(run, observer, error)
             return
-        scratch = Path(tempfile.mkdtemp(dir=self._scratch.name))
         machine = asdict(self._asked if run.started else run.machine)
-        what = {"folder": str(run.folder), "machine": machine, "failure": str(scratch / FAILURE)}
+        process = self._waiting() or self._new()
+        process = process._replace(turn=process.turn + 1)
+        what = {"folder": str(run.folder), "machine": machine}
+        write_atomically(process.asked, json.dumps(what).encode())
+        self.running.append(_Running(process, run, following, observer))
+
+    def _waiting(self) -> _Process | None:
+        """A process that has finished its run, if one still lives."""
+        while self._idle:
+            process = self._idle.pop()
+            if self._guard.alive(process.number):
+                return process
+        return None
+
+    def _new(self) -> _Process:
+        scratch = Path(tempfile.mkdtemp(dir=self._scratch.name))
         # -P: files in the current folder must not shadow installed modules.
-        command = [sys.executable, "-P", "-m", "autofedavg.studies.parallel", json.dumps(what)]
-        number = self._guard.start(command, {}, scratch / OUTPUT)
-        self.running.append(_Process(number, run, following, observer, scratch))
+        command = [sys.executable, "-P", "-m", "autofedavg.studies.parallel", str(scratch)]
+        return _Process(self._guard.start(command, {}, scratch / OUTPUT), scratch, 0)
 
     def look(self) -> None:
-        """Reports what is new, and removes the processes that have ended."""
-        for process in list(self.running):
+        """Reports what is new, and takes note of the runs that have ended."""
+        for running in list(self.running):
+            process = running.process
             alive = self._guard.alive(process.number)
+            done = process.done.exists()
             with contextlib.suppress(AutoFedAvgError):  # a damaged folder: its process reports it
-                process.following.look()
-            if alive:
+                running.following.look()
+            if alive and not done:
                 continue
-            self.running.remove(process)
-            if process.run.finished:
-                process.observer.finished(process.run.folder)
+            self.running.remove(running)
+            if running.run.finished:
+                running.observer.finished(running.run.folder)
             else:
-                self._failed(process.run, process.observer, _failure(process))
+                self._failed(running.run, running.observer, _failure(running))
+            if alive and not _answer(process):
+                self._idle.append(process)
+
+    def dismiss(self) -> None:
+        """Ends the processes that have no run: nothing waits for them, and they hold memory."""
+        while self._idle:
+            process = self._idle.pop()
+            write_atomically(process._replace(turn=process.turn + 1).asked, b"null")
 
     def _failed(self, run: PlannedRun, observer: Observer, error: AutoFedAvgError) -> None:
         self.failures.append(error)
@@ -170,17 +214,23 @@ def _mark_interrupted(path: Path) -> None:
             folder.set_status("interrupted")
 
 
-def _failure(process: _Process) -> AutoFedAvgError:
-    """Why a process ended without finishing its run."""
+def _answer(process: _Process) -> AutoFedAvgError | None:
+    """The error that a process has answered its last run with, if any."""
     with contextlib.suppress(OSError, ValueError):
-        if error := error_in(json.loads((process.scratch / FAILURE).read_bytes())):
-            return error
-    printed = (process.scratch / OUTPUT).read_text(errors="replace")
+        return error_in(json.loads(process.done.read_bytes()))
+    return None
+
+
+def _failure(running: _Running) -> AutoFedAvgError:
+    """Why a process did not finish its run."""
+    if error := _answer(running.process):
+        return error
+    printed = (running.process.scratch / OUTPUT).read_text(errors="replace")
     _, raised, trace = printed.rpartition("Traceback ")
     why = "its process was killed, perhaps for lack of memory"
     if raised:
         why = f"its process failed:\n{(raised + trace).strip()[-TAIL:]}"
-    folder = process.run.folder
+    folder = running.run.folder
     remedy = f"continue with `autofedavg resume {quote(str(folder))}`"
     return RunError(why, where=str(folder), remedy=remedy)
 
@@ -197,19 +247,26 @@ def _together(failures: Sequence[AutoFedAvgError], total: int, home: Path) -> Au
 
 
 def main() -> None:
-    """Starts or resumes one run."""
-    from autofedavg.studies.launch import resume  # which imports this module
+    """Starts or resumes the runs that it is given, until it is given none or one fails."""
+    from autofedavg.studies.launch import go_on  # which imports this module
 
-    what = json.loads(sys.argv[1])
-    folder = Path(what["folder"])
-    try:
-        resume(folder, Machine(**what["machine"]))
-    except AutoFedAvgError as error:
-        facts = error_facts(error)
-        if str(folder) not in facts["where"]:
-            facts["where"] = f"{folder}: {facts['where']}".removesuffix(": ")
-        Path(what["failure"]).write_text(json.dumps(facts))
-        sys.exit(error.exit_code)
+    process, problems = _Process(os.getpid(), Path(sys.argv[1]), 0), {}
+    while True:
+        process = process._replace(turn=process.turn + 1)
+        while not process.asked.exists():
+            time.sleep(ASK)
+        if (what := json.loads(process.asked.read_bytes())) is None:
+            return
+        folder = Path(what["folder"])
+        try:
+            go_on(folder, Machine(**what["machine"]), problems)
+        except AutoFedAvgError as error:
+            facts = error_facts(error)
+            if str(folder) not in facts["where"]:
+                facts["where"] = f"{folder}: {facts['where']}".removesuffix(": ")
+            write_atomically(process.done, json.dumps(facts).encode())
+            sys.exit(error.exit_code)
+        write_atomically(process.done, b"{}")
 
 
 if __name__ == "__main__":
