@@ -23,6 +23,7 @@ COSTS = {
     "e2e/test_claims_on_messages.py": "published",
     "e2e/test_claims_on_skew.py": "published",
     "e2e/test_claims_on_tuning.py": "published",
+    "e2e/test_claims_on_federations.py": "published",
     "e2e/test_claims_on_whichever.py": "published",
     "e2e/test_demo.py": "slow",
     "e2e/test_docs.py": QUICK,
