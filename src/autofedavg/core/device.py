@@ -28,12 +28,12 @@ def checked_device(device: str) -> torch.device:
     return found
 
 
-def release_memory() -> None:
-    """Gives a GPU's memory back that nothing uses any more.
+def release_memory(device: str) -> None:
+    """Gives a GPU's memory back that nothing uses any more; nothing on a CPU.
 
     Recorded steps are in reference cycles, and what a finished run held would be missing to the
     next one, which puts as many data and sites on the GPU as there is room for.
     """
-    if torch.cuda.is_initialized():
+    if torch.device(device).type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()

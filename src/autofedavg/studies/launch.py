@@ -185,7 +185,7 @@ def _run_all(
             else:
                 problem = problem_of(problems, run.config.task, observer.preparing)
                 _run_simulated(run, problem, observer)
-                release_memory()
+                release_memory(str(run.machine.device))
             observer.finished(run.folder)
 
 

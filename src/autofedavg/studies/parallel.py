@@ -22,6 +22,7 @@ from shlex import quote
 from typing import NamedTuple, Self
 
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts, error_in
+from autofedavg.core.problem import Problem
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from autofedavg.experiment.following import Following
@@ -250,7 +251,8 @@ def main() -> None:
     """Starts or resumes the runs that it is given, until it is given none or one fails."""
     from autofedavg.studies.launch import go_on  # which imports this module
 
-    process, problems = _Process(os.getpid(), Path(sys.argv[1]), 0), {}
+    process = _Process(os.getpid(), Path(sys.argv[1]), 0)
+    problems: dict[str, Problem] = {}
     while True:
         process = process._replace(turn=process.turn + 1)
         while not process.asked.exists():
