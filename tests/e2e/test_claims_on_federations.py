@@ -124,7 +124,7 @@ def test_no_tuned_row_beats_fedavg_on_good_real_hospitals(real, rebuild) -> None
     assert above == {"FedExP", "FedAvgM"}
     assert all(over_cases[row].test.p * 33 < 0.001 for row in above)
     assert f"**q-FedAvg ({scores['q-FedAvg']}) was made for SGD.**" in text
-    assert "on the real ones, with a small network, none of 33 (three seeds)" in words("README.md")
+    assert "On the real ones, with a small network, none of 33 does (three seeds)" in words("README.md")
 
 
 def test_the_learning_rate_matters_more_than_the_rule(real, rebuild) -> None:
