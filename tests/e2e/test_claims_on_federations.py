@@ -124,7 +124,9 @@ def test_no_tuned_row_beats_fedavg_on_good_real_hospitals(real, rebuild) -> None
     assert above == {"FedExP", "FedAvgM"}
     assert all(over_cases[row].test.p * 33 < 0.001 for row in above)
     assert f"**q-FedAvg ({scores['q-FedAvg']}) was made for SGD.**" in text
-    assert "On the real ones, with a small network, none of 33 does (three seeds)" in words("README.md")
+    assert "On the real ones, with a small network, none of 33 does (three seeds)" in words(
+        "README.md"
+    )
 
 
 def test_the_learning_rate_matters_more_than_the_rule(real, rebuild) -> None:
@@ -146,6 +148,11 @@ def test_the_learning_rate_matters_more_than_the_rule(real, rebuild) -> None:
     assert {rate: len(found) for rate, found in rates.items()} == {0.005: 22, 0.007: 2, 0.01: 9}
     least = -max(rates[0.01].values())
     assert f"nine rows that chose 0.01 are {least:.2f} points or more below FedAvg" in text
+    other = rebuild.results(REAL).row("fedavg")  # with 0.01, three seeds, on a CPU
+    assert {run.config["training"]["learning_rate"] for run in other.repeats} == {0.01}
+    assert {run.environment["device"] for run in other.repeats} == {"cpu"}
+    mean = 100 * statistics.fmean(one.global_test_avg for one in other.summaries)
+    assert f"FedAvg itself has {mean:.2f} with 0.01" in text
     near, far = sorted(-value for value in rates[0.007].values())
     assert f"that chose 0.007 are {near:.2f} and {far:.2f} below" in text
     rest = ("q-FedAvg", "FedAdam", "FedYogi", "pFedMe")

@@ -1,10 +1,12 @@
 """Several runs of a study at a time."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests_tiny import TINY
 
 import toy_task
 from autofedavg import Machine, resume, run_study
-from autofedavg.core.errors import AutoFedAvgError, ConfigError
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.studies import parallel
@@ -167,6 +169,39 @@ def test_a_process_that_dies_between_two_runs_is_replaced(
     home = run_study(read_study(tiny), tmp_path / "runs", at_once=2)
     assert len(processes) == 3
     assert all(state(home / row / "seed-0") == "finished" for row in ROWS)
+
+
+def test_what_a_process_printed_in_earlier_runs_explains_no_later_end(
+    tiny, tmp_path, processes, monkeypatch
+) -> None:
+    class Dying(Told):
+        def beside(self) -> Observer:
+            return Dying(self.events)
+
+        def started(self, run, *args) -> None:
+            super().started(run, *args)
+            if run.name == ROWS[2]:  # the third run: both processes have had one
+                (folder,) = {path.parent for path in scratch.glob("autofedavg-*/*/1.done.json")}
+                with (folder / "output.txt").open("a") as output:
+                    output.write("Traceback of a destructor\n")
+
+        def round(self, seen) -> None:
+            super().round(seen)
+            if self.run == ROWS[2]:
+                for number in processes:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    text = tiny.read_text()
+    text = text.replace('name = "fedavg"\n', 'name = "fedavg"\nrounds = 2000\n')
+    tiny.write_text(text.replace('name = "n-dirichlet"\n', 'name = "n-dirichlet"\nrounds = 2000\n'))
+    with pytest.raises(RunError, match="2 of 3 runs failed") as caught:
+        run_study(read_study(tiny), tmp_path / "runs", None, Dying(), at_once=2)
+    assert "destructor" not in str(caught.value)
+    assert str(caught.value).count("its process was killed, perhaps for lack of memory") == 2
 
 
 def test_processes_that_no_run_waits_for_end(tiny, tmp_path, processes) -> None:

@@ -38,11 +38,21 @@ OUTPUT = "output.txt"
 
 
 class _Process(NamedTuple):
-    """A process, and the folder for what it is asked, answers and prints; `turn` runs so far."""
+    """A process, and the folder for what it is asked, answers and prints.
+
+    `turn` counts its runs; `printed` is how much it had printed before the last one began.
+    """
 
     number: int
     scratch: Path
-    turn: int
+    turn: int = 0
+    printed: int = 0
+
+    def next(self) -> Self:
+        """The same process with its next run."""
+        output = self.scratch / OUTPUT
+        printed = output.stat().st_size if output.exists() else 0
+        return self._replace(turn=self.turn + 1, printed=printed)
 
     @property
     def asked(self) -> Path:
@@ -140,8 +150,7 @@ class _Processes:
             self._failed(run, observer, error)
             return
         machine = asdict(self._asked if run.started else run.machine)
-        process = self._waiting() or self._new()
-        process = process._replace(turn=process.turn + 1)
+        process = (self._waiting() or self._new()).next()
         what = {"folder": str(run.folder), "machine": machine}
         write_atomically(process.asked, json.dumps(what).encode())
         self.running.append(_Running(process, run, following, observer))
@@ -158,7 +167,7 @@ class _Processes:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch.name))
         # -P: files in the current folder must not shadow installed modules.
         command = [sys.executable, "-P", "-m", "autofedavg.studies.parallel", str(scratch)]
-        return _Process(self._guard.start(command, {}, scratch / OUTPUT), scratch, 0)
+        return _Process(self._guard.start(command, {}, scratch / OUTPUT), scratch)
 
     def look(self) -> None:
         """Reports what is new, and takes note of the runs that have ended."""
@@ -181,8 +190,7 @@ class _Processes:
     def dismiss(self) -> None:
         """Ends the processes that have no run: nothing waits for them, and they hold memory."""
         while self._idle:
-            process = self._idle.pop()
-            write_atomically(process._replace(turn=process.turn + 1).asked, b"null")
+            write_atomically(self._idle.pop().next().asked, b"null")
 
     def _failed(self, run: PlannedRun, observer: Observer, error: AutoFedAvgError) -> None:
         self.failures.append(error)
@@ -226,7 +234,10 @@ def _failure(running: _Running) -> AutoFedAvgError:
     """Why a process did not finish its run."""
     if error := _answer(running.process):
         return error
-    printed = (running.process.scratch / OUTPUT).read_text(errors="replace")
+    process = running.process
+    with (process.scratch / OUTPUT).open(errors="replace") as output:
+        output.seek(process.printed)
+        printed = output.read()
     _, raised, trace = printed.rpartition("Traceback ")
     why = "its process was killed, perhaps for lack of memory"
     if raised:
@@ -251,10 +262,10 @@ def main() -> None:
     """Starts or resumes the runs that it is given, until it is given none or one fails."""
     from autofedavg.studies.launch import go_on  # which imports this module
 
-    process = _Process(os.getpid(), Path(sys.argv[1]), 0)
+    process = _Process(os.getpid(), Path(sys.argv[1]))
     problems: dict[str, Problem] = {}
     while True:
-        process = process._replace(turn=process.turn + 1)
+        process = process.next()
         while not process.asked.exists():
             time.sleep(ASK)
         if (what := json.loads(process.asked.read_bytes())) is None:
