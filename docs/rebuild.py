@@ -55,6 +55,7 @@ FIGURES = {  # file in docs/img: study, figure
     "bad-sites.svg": ("bad-sites", "across"),
     "front.svg": ("study-bad-site", "front"),
     "ranks.svg": ("seven-studies", "critical-difference"),
+    "tuned-ranks.svg": ("tuned-studies", "critical-difference"),
 }
 PRINTED = {  # row of table1-cifar10: the paper's Table 1, where the first five are FedMA's numbers
     "fedavg": 86.29,
@@ -83,7 +84,7 @@ BAD_SITES = {  # which site is bad: the study
     "II, the smallest": "study-bad-small-site",
     "I, and validation": "study-bad-site-votes",
 }
-SEVEN, TUNED = "seven-studies", "tuned-hospitals"
+SEVEN, TUNED, ALL_TUNED = "seven-studies", "tuned-hospitals", "tuned-studies"
 RANKED = ("table1-cifar10", "study-lgg", *BAD_SITES.values())
 TOGETHER = {  # name of studies together: what each is called, the study
     SEVEN: {study: study for study in RANKED},  # they share the paper's rows
@@ -92,6 +93,15 @@ TOGETHER = {  # name of studies together: what each is called, the study
         "I, the largest": "bench-hospitals-tuned",
         "III, the second": "bench-middle-hospital-tuned",
         "II, the smallest": "bench-small-hospital-tuned",
+    },
+    ALL_TUNED: {
+        "generated, none bad": "bench-good-hospitals-tuned",
+        "generated, I bad": "bench-hospitals-tuned",
+        "generated, III bad": "bench-middle-hospital-tuned",
+        "generated, II bad": "bench-small-hospital-tuned",
+        "real, none bad": "bench-lgg-small-tuned",
+        "real, DU bad": "bench-lgg-bad-site-tuned",
+        "CIFAR-10, Dir(0.1)": "bench-strong-skew-tuned",
     },
 }
 

@@ -139,6 +139,33 @@ def test_rows_stand_as_in_the_study_whatever_came_first(tmp_path) -> None:
         assert [row.name for row in read_results([home]).rows] == wanted
 
 
+def test_a_part_of_a_study_leaves_the_order_of_the_rest_alone(tmp_path) -> None:
+    """As a tuned study of a few rows does, which are added to a published one."""
+    from tests_tiny import TINY
+
+    head, *rows = TINY.split("[[run]]")
+    head = head.replace('baseline = "fedavg"\n', "")
+
+    def added(names: list[int]) -> list[str]:
+        text = "[[run]]".join([head, *(rows[at] for at in names)])
+        folder = tmp_path / "-".join(map(str, names))
+        folder.mkdir()
+        (folder / "tiny.toml").write_text(text)
+        run_study(read_study(folder / "tiny.toml"), folder)
+        place = tmp_path / "out" / "tiny.zip"
+        known = {row.name for row in read_results([place]).rows} if place.exists() else set()
+        new = (run for run in (folder / "tiny").iterdir() if run.is_dir() and run.name not in known)
+        archive(sorted(new), tmp_path / "out")
+        return [row.name for row in read_results([place]).rows]
+
+    wanted = ["local-only", "fedavg", "n-dirichlet"]
+    assert added([0, 2]) == [wanted[0], wanted[2]]
+    assert added([0, 1]) == wanted  # after the row that it stands after
+    shutil.rmtree(tmp_path / "out")
+    assert added([1, 0]) == [wanted[1], wanted[0]]
+    assert added([2]) == [wanted[1], wanted[0], wanted[2]]
+
+
 def test_runs_of_an_older_version_leave_the_order_alone(runs, tmp_path) -> None:
     archive([runs / "n-dirichlet"], tmp_path / "out")
     order = json.loads((runs / "study.json").read_text())["rows"]

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -19,10 +20,11 @@ from autofedavg import Machine, resume, run_study
 from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
-from autofedavg.studies import parallel
+from autofedavg.studies import parallel, run_process
+from autofedavg.studies.launch import go_on
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.parallel import _mark_interrupted, _Processes
-from autofedavg.studies.study_file import read_study
+from autofedavg.studies.study_file import read_study, write_study_json
 from autofedavg.tasks import TASKS
 
 ROWS = ("local-only", "fedavg", "n-dirichlet")
@@ -151,6 +153,59 @@ def test_a_process_whose_run_failed_makes_no_other(tiny_trained, tmp_path, proce
     with pytest.raises(AutoFedAvgError, match="2 of 3 runs failed"):
         resume(home, at_once=2)
     assert len(processes) == 3
+
+
+def test_a_failure_whose_kind_cannot_be_carried_takes_no_other_run_with_it(
+    tiny, tmp_path, processes
+) -> None:
+    """A missed deadline is an error of the federation, which names a client and a call."""
+    name = 'name = "local-only"\n'
+    late = "exchange = { deadline = 0.00001, retries = 0 }\n"
+    tiny.write_text(tiny.read_text().replace(name, name + late, 1))
+    machine = Machine(workers=2, threads=1)
+    with pytest.raises(RunError, match="did not answer") as caught:
+        run_study(read_study(tiny), tmp_path / "runs", machine, at_once=2)
+    assert "its process was killed" not in str(caught.value)
+    folders = [tmp_path / "runs" / "tiny" / row / "seed-0" for row in ROWS]
+    assert [state(folder) for folder in folders] == ["failed", "finished", "finished"]
+    assert len(processes) == 3
+
+
+def test_a_process_reads_the_data_once(tiny, tmp_path, monkeypatch) -> None:
+    home, made, problems = tmp_path / "runs" / "tiny", [], {}
+    study = read_study(tiny)
+    write_study_json(home, study, Machine().resolved())
+    for row in ROWS:
+        before = [*problems.values()]
+        go_on(home / row / "seed-0", Machine(workers=1), problems)
+        assert state(home / row / "seed-0") == "finished"
+        made += [problem for problem in problems.values() if problem not in before]
+    assert len(made) == 1
+
+
+def test_a_process_that_could_start_no_workers_any_more_says_so_and_ends(
+    tiny, tmp_path, monkeypatch
+) -> None:
+    """PyTorch's gradients beside a GPU cannot be forked; the next run gets a new process."""
+    home, scratch = tmp_path / "runs" / "tiny", tmp_path / "scratch"
+    write_study_json(home, read_study(tiny), Machine().resolved())
+    scratch.mkdir()
+    what = {"folder": str(home / ROWS[0] / "seed-0"), "machine": asdict(Machine(workers=1))}
+    (scratch / "1.json").write_text(json.dumps(what))
+    monkeypatch.setattr(run_process, "gradients_after_fork", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["run_process", str(scratch)])
+    run_process.main()
+    assert json.loads((scratch / "1.done.json").read_text()) == {"ends": True}
+    assert state(home / ROWS[0] / "seed-0") == "finished"
+
+
+def test_a_process_that_nobody_needs_any_more_ends(tmp_path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-P", "-m", "autofedavg.studies.run_process", str(scratch)]
+    process = psutil.Popen(command)
+    shutil.rmtree(scratch)
+    assert process.wait(60) == 0
 
 
 def test_a_process_that_dies_between_two_runs_is_replaced(
@@ -282,7 +337,7 @@ def test_a_failure_that_nobody_foresaw_is_told_whole_and_stops_nobody(
     python.write_text(
         f"""#!/bin/sh
 case "$*" in
-  *studies.parallel*) mkdir {tmp_path}/met && exec {sys.executable} -c "raise KeyError(1)"
+  *studies.run_process*) mkdir {tmp_path}/met && exec {sys.executable} -c "raise KeyError(1)"
 esac
 exec {sys.executable} "$@"
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,5 +169,20 @@ def _listed(home: Path, there: Path | None, new: Collection[Path]) -> Mapping[st
             if here and [fold, seed] not in listed["jobs"]:
                 listed["jobs"].append([fold, seed])
     filled = {name: row for name, row in rows.items() if row["jobs"]}
-    order = content.get("rows") or before.get("rows", [])
+    order = _both(before.get("rows", []), content.get("rows", []))
     return content | {"rows": order, "runs": in_order(filled, order)}
+
+
+def _both(before: Sequence[str], new: Sequence[str]) -> list[str]:
+    """The order of an archive's rows: the study's, where it has all of them.
+
+    Else other rows are put after the one that they stand after in the study.
+    """
+    if set(before) <= set(new):
+        return [*new]
+    order = [*before]
+    for place, name in enumerate(new):
+        if name not in order:
+            after = [order.index(other) for other in new[:place] if other in order]
+            order.insert(after[-1] + 1 if after else len(order), name)
+    return order

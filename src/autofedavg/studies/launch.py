@@ -184,8 +184,8 @@ def _run_all(
                 _run_as_job(run, observer, runners, engines)
             else:
                 problem = problem_of(problems, run.config.task, observer.preparing)
+                release_memory(str(run.machine.device))  # of the run before, and of its data
                 _run_simulated(run, problem, observer)
-                release_memory(str(run.machine.device))
             observer.finished(run.folder)
 
 

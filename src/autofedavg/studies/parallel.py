@@ -2,15 +2,12 @@
 
 A process makes one run after another, so that it starts, and reads the data, once. Progress is
 read from the run folders. A run that fails ends its process alone; the next run gets a new one.
-`python -m autofedavg.studies.parallel FOLDER` is one such process. `FOLDER/<n>.json` is its n-th
-run: the run's folder and the machine. It answers with `FOLDER/<n>.done.json`: the error, if any.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import tempfile
 import time
@@ -21,52 +18,24 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, Self
 
-from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_facts, error_in
-from autofedavg.core.problem import Problem
+from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError, error_in
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder, write_atomically
 from autofedavg.experiment.following import Following
 from autofedavg.experiment.rows import RunConfig
 from autofedavg.studies.machine import Machine, machine_of
 from autofedavg.studies.observer import Observer
+from autofedavg.studies.run_process import OUTPUT, RunProcess
 from autofedavg.studies.study_file import PlannedRun
 
 LOOK = 0.2  # seconds between two looks at the folders
-ASK = 0.02  # seconds between two looks for the next run
 TAIL = 2000  # characters of a traceback that are shown
-OUTPUT = "output.txt"
-
-
-class _Process(NamedTuple):
-    """A process, and the folder for what it is asked, answers and prints.
-
-    `turn` counts its runs; `printed` is how much it had printed before the last one began.
-    """
-
-    number: int
-    scratch: Path
-    turn: int = 0
-    printed: int = 0
-
-    def next(self) -> Self:
-        """The same process with its next run."""
-        output = self.scratch / OUTPUT
-        printed = output.stat().st_size if output.exists() else 0
-        return self._replace(turn=self.turn + 1, printed=printed)
-
-    @property
-    def asked(self) -> Path:
-        return self.scratch / f"{self.turn}.json"
-
-    @property
-    def done(self) -> Path:
-        return self.scratch / f"{self.turn}.done.json"
 
 
 class _Running(NamedTuple):
     """A run under way, and the process that makes it."""
 
-    process: _Process
+    process: RunProcess
     run: PlannedRun
     following: Following
     observer: Observer
@@ -112,10 +81,10 @@ def run_in_parallel(
                 own = observer.beside()
                 own.started(run.config, run.seed, index, len(runs), run.folder)
                 processes.start(run, own)
-            if not waiting:
-                processes.dismiss()
             time.sleep(LOOK)
             processes.look()
+            if not waiting:
+                processes.dismiss()
     if processes.failures:
         home = runs[0].folder.parents[2 if runs[0].config.folds else 1]
         raise _together(processes.failures, len(runs), home)
@@ -126,7 +95,7 @@ class _Processes:
 
     def __init__(self, asked: Machine) -> None:
         self._asked = asked
-        self._idle: list[_Process] = []
+        self._idle: list[RunProcess] = []
         self.running: list[_Running] = []
         self.failures: list[AutoFedAvgError] = []
 
@@ -152,10 +121,10 @@ class _Processes:
         machine = asdict(self._asked if run.started else run.machine)
         process = (self._waiting() or self._new()).next()
         what = {"folder": str(run.folder), "machine": machine}
-        write_atomically(process.asked, json.dumps(what).encode())
         self.running.append(_Running(process, run, following, observer))
+        write_atomically(process.asked, json.dumps(what).encode())
 
-    def _waiting(self) -> _Process | None:
+    def _waiting(self) -> RunProcess | None:
         """A process that has finished its run, if one still lives."""
         while self._idle:
             process = self._idle.pop()
@@ -163,11 +132,11 @@ class _Processes:
                 return process
         return None
 
-    def _new(self) -> _Process:
+    def _new(self) -> RunProcess:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch.name))
         # -P: files in the current folder must not shadow installed modules.
-        command = [sys.executable, "-P", "-m", "autofedavg.studies.parallel", str(scratch)]
-        return _Process(self._guard.start(command, {}, scratch / OUTPUT), scratch)
+        command = [sys.executable, "-P", "-m", "autofedavg.studies.run_process", str(scratch)]
+        return RunProcess(self._guard.start(command, {}, scratch / OUTPUT), scratch)
 
     def look(self) -> None:
         """Reports what is new, and takes note of the runs that have ended."""
@@ -184,7 +153,7 @@ class _Processes:
                 running.observer.finished(running.run.folder)
             else:
                 self._failed(running.run, running.observer, _failure(running))
-            if alive and not _answer(process):
+            if alive and process.answer.get("ends") is False:
                 self._idle.append(process)
 
     def dismiss(self) -> None:
@@ -223,18 +192,12 @@ def _mark_interrupted(path: Path) -> None:
             folder.set_status("interrupted")
 
 
-def _answer(process: _Process) -> AutoFedAvgError | None:
-    """The error that a process has answered its last run with, if any."""
-    with contextlib.suppress(OSError, ValueError):
-        return error_in(json.loads(process.done.read_bytes()))
-    return None
-
-
 def _failure(running: _Running) -> AutoFedAvgError:
     """Why a process did not finish its run."""
-    if error := _answer(running.process):
-        return error
     process = running.process
+    if facts := process.answer:
+        what, where, remedy = (str(facts.get(key, "")) for key in ("error", "where", "remedy"))
+        return error_in(facts) or RunError(what, where=where, remedy=remedy)
     with (process.scratch / OUTPUT).open(errors="replace") as output:
         output.seek(process.printed)
         printed = output.read()
@@ -256,31 +219,3 @@ def _together(failures: Sequence[AutoFedAvgError], total: int, home: Path) -> Au
     errors = "\n".join(map(str, failures))
     remedy = f"correct the causes, then continue with `autofedavg resume {quote(str(home))}`"
     return kind(f"{len(failures)} of {total} runs failed:\n{errors}", remedy=remedy)
-
-
-def main() -> None:
-    """Starts or resumes the runs that it is given, until it is given none or one fails."""
-    from autofedavg.studies.launch import go_on  # which imports this module
-
-    process = _Process(os.getpid(), Path(sys.argv[1]))
-    problems: dict[str, Problem] = {}
-    while True:
-        process = process.next()
-        while not process.asked.exists():
-            time.sleep(ASK)
-        if (what := json.loads(process.asked.read_bytes())) is None:
-            return
-        folder = Path(what["folder"])
-        try:
-            go_on(folder, Machine(**what["machine"]), problems)
-        except AutoFedAvgError as error:
-            facts = error_facts(error)
-            if str(folder) not in facts["where"]:
-                facts["where"] = f"{folder}: {facts['where']}".removesuffix(": ")
-            write_atomically(process.done, json.dumps(facts).encode())
-            sys.exit(error.exit_code)
-        write_atomically(process.done, b"{}")
-
-
-if __name__ == "__main__":
-    main()
