@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from autofedavg.experiment.trial_names import label_parts, trial_in, validation_score
@@ -20,12 +20,14 @@ class Trial:
         number: from 1, which is the row as its study has it.
         changes: what is different, in words.
         score: mean validation score of its runs; None where one of them did not finish.
+        numbers: the settings of method and training that are numbers, by dotted path.
     """
 
     row: str
     number: int
     changes: str
     score: float | None
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def trials_in(results: Results) -> dict[str, list[Trial]]:
@@ -36,7 +38,8 @@ def trials_in(results: Results) -> dict[str, list[Trial]]:
         if of and not any(repeat.tested for repeat in row.repeats):
             name, number = of
             label, changes = label_parts(row.label, number)
-            found.setdefault(name, []).append(Trial(label, number, changes, _score(row)))
+            trial = Trial(label, number, changes, _score(row), _numbers(row))
+            found.setdefault(name, []).append(trial)
     return {name: sorted(mine, key=lambda trial: trial.number) for name, mine in found.items()}
 
 
@@ -50,10 +53,49 @@ def _score(row: Row) -> float | None:
     return fmean(known) if len(known) == len(row.repeats) else None
 
 
+def _numbers(row: Row) -> dict[str, float]:
+    config = row.repeats[0].config if row.repeats else {}
+    return {
+        f"{part}.{name}".removeprefix("method."): value
+        for part in ("method", "training")
+        for name, value in config.get(part, {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
 def best_of(trials: Sequence[Trial]) -> Trial | None:
     """The trial with the highest validation score; of equal ones the first."""
     scored = [trial for trial in trials if trial.score is not None]
     return max(scored, key=lambda trial: trial.score or 0.0, default=None)
+
+
+def at_an_end(trials: Sequence[Trial]) -> dict[str, float]:
+    """Chosen numbers of a row that are the least or the greatest that it tried.
+
+    Of two values each is at an end, so a row's own value counts only among three or more.
+    """
+    best, found = best_of(trials), {}
+    for name, value in (best.numbers if best else {}).items():
+        tried = {trial.numbers.get(name) for trial in trials}
+        kept = value == trials[0].numbers.get(name)
+        numbers = {number for number in tried if number is not None}
+        if numbers != tried or len(numbers) < (3 if kept else 2):
+            continue
+        if value in (min(numbers), max(numbers)):
+            found[name] = value
+    return found
+
+
+def _at_ends(found: Collection[Sequence[Trial]]) -> list[str]:
+    """A note on all chosen numbers at an end, each with the rows that chose it."""
+    rows: dict[str, list[str]] = {}
+    for trials in found:
+        for name, value in at_an_end(trials).items():
+            rows.setdefault(f"{name} = {value}", []).append(trials[0].row)
+    if not rows:
+        return []
+    start = "At an end of what was tried; values beyond may be better."
+    return [" ".join((start, *(f"{what}: {'; '.join(mine)}." for what, mine in rows.items())))]
 
 
 def main_table(results: Results) -> Table:
@@ -80,6 +122,7 @@ def trials_table(results: Results) -> Table | None:
         each or f"Rows have different numbers of trials: {', '.join(map(str, counts))}.",
         "Validation scores in percent, of personal models where a method trains some; they alone "
         "choose. Trials compute no test score.",
+        *_at_ends(found),
         *(
             f"{trial.row}, trial {trial.number}: no score: not finished, or training failed."
             for trials in found

@@ -57,6 +57,50 @@ def test_a_run_that_was_tested_is_no_trial_whatever_its_name() -> None:
     assert trials_table(results((repeat(0, 0.5, test=True),))) is None
 
 
+def tried(*scored: tuple[dict, float], rate: float = 0.01) -> list[str]:
+    """The notes on what lies at an end, of trials with other settings of the method."""
+    trials = [
+        (repeat(100, score, method={"name": "x", **method}, training={"learning_rate": rate}),)
+        for method, score in scored
+    ]
+    return [note for note in trials_table(results(*trials)).notes if "end" in note]
+
+
+def test_a_chosen_value_at_the_end_of_those_tried_is_named() -> None:
+    middle = [({"mu": 0.1}, 0.3), ({"mu": 0.01}, 0.2), ({"mu": 1.0}, 0.2)]
+    assert tried(*middle) == []
+    low = [({"mu": 0.1}, 0.3), ({"mu": 0.01}, 0.4), ({"mu": 1.0}, 0.2)]
+    (note,) = tried(*low)
+    said = "At an end of what was tried; values beyond may be better. mu = 0.01: FedAvg."
+    assert note == said
+    high = [({"mu": 0.1}, 0.3), ({"mu": 0.01}, 0.2), ({"mu": 1.0}, 0.5)]
+    assert "mu = 1.0: FedAvg." in tried(*high)[0]
+
+
+def test_a_setting_as_written_is_at_an_end_of_three_values_alone() -> None:
+    """Of two values each is at an end: that says nothing of the one that was there before."""
+    assert tried(({"mu": 0.1}, 0.3), ({"mu": 1.0}, 0.2)) == []
+    assert len(tried(({"mu": 0.1}, 0.2), ({"mu": 1.0}, 0.3))) == 1
+    assert len(tried(({"mu": 0.1}, 0.3), ({"mu": 1.0}, 0.2), ({"mu": 2.0}, 0.1))) == 1
+
+
+def test_words_and_switches_have_no_end() -> None:
+    assert tried(({"weights": "size"}, 0.2), ({"weights": "even"}, 0.3)) == []
+    assert tried(({"average": True}, 0.2), ({"average": False}, 0.3)) == []
+    assert tried(({"f": "auto"}, 0.2), ({"f": 1}, 0.3)) == []
+
+
+def test_a_rate_of_training_is_named_with_all_rows_that_chose_it() -> None:
+    rows = [
+        Row(f"{name}.trial-{n}", f"{name}, trial {n}: x",
+            (repeat(100, score, training={"learning_rate": rate}),), "dice")
+        for name in ("a", "b")
+        for n, (rate, score) in enumerate(((0.01, 0.1), (0.02, 0.3)), 1)
+    ]  # fmt: skip
+    found = trials_table(Results("trials", tuple(rows), "", {}))
+    assert any(note.endswith("training.learning_rate = 0.02: a; b.") for note in found.notes)
+
+
 @pytest.mark.parametrize(("n", "said"), [(1, "1 trial."), (2, "2 trials.")])
 def test_a_single_trial_is_counted_in_the_singular(n, said) -> None:
     assert f"Every row has {said}" in trials_table(results(*[(repeat(0, 0.5),)] * n)).notes
