@@ -393,7 +393,7 @@ def test_built_in_ranges_are_valid_and_leave_every_method_as_many_trials(name) -
     plan, trials = read_trials(name)
     assert {len(changes) for changes in trials.changes.values()} == {4}
     assert len(plan.runs) == 4 * len(trials.changes)
-    assert len(trials.changes) >= 32  # all that can run there: VGG-9 has nothing for FedBN, say
+    assert len(trials.changes) >= {"bench-strong-skew": 32}.get(name, 34)  # all that can run there
     # Whichever trial is chosen, the tuned study is TOML with just these values.
     path, raw = study_path(name), study_values(study_path(name))
     for number in (1, 4):

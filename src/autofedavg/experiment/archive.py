@@ -169,11 +169,11 @@ def _listed(home: Path, there: Path | None, new: Collection[Path]) -> Mapping[st
             if here and [fold, seed] not in listed["jobs"]:
                 listed["jobs"].append([fold, seed])
     filled = {name: row for name, row in rows.items() if row["jobs"]}
-    order = _both(before.get("rows", []), content.get("rows", []))
+    order = _order_of_both(before.get("rows", []), content.get("rows", []))
     return content | {"rows": order, "runs": in_order(filled, order)}
 
 
-def _both(before: Sequence[str], new: Sequence[str]) -> list[str]:
+def _order_of_both(before: Sequence[str], new: Sequence[str]) -> list[str]:
     """The order of an archive's rows: the study's, where it has all of them.
 
     Else other rows are put after the one that they stand after in the study.
