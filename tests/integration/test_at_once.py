@@ -21,7 +21,6 @@ from autofedavg.core.errors import AutoFedAvgError, ConfigError, RunError
 from autofedavg.engines.remote.processes import ProcessGuard
 from autofedavg.experiment.folder_writer import RunFolder
 from autofedavg.studies import parallel, run_process
-from autofedavg.studies.launch import go_on
 from autofedavg.studies.observer import Observer
 from autofedavg.studies.parallel import _mark_interrupted, _Processes
 from autofedavg.studies.study_file import read_study, write_study_json
@@ -169,14 +168,20 @@ def test_a_failure_whose_kind_cannot_be_carried_takes_no_other_run_with_it(tiny,
 
 
 def test_a_process_reads_the_data_once(tiny, tmp_path, monkeypatch) -> None:
-    home, made, problems = tmp_path / "runs" / "tiny", [], {}
-    study = read_study(tiny)
-    write_study_json(home, study, Machine().resolved())
-    for row in ROWS:
-        before = [*problems.values()]
-        go_on(home / row / "seed-0", Machine(workers=1), problems)
-        assert state(home / row / "seed-0") == "finished"
-        made += [problem for problem in problems.values() if problem not in before]
+    home, scratch, made = tmp_path / "runs" / "tiny", tmp_path / "scratch", []
+    write_study_json(home, read_study(tiny), Machine().resolved())
+    scratch.mkdir()
+    for turn, row in enumerate(ROWS, 1):
+        what = {"folder": str(home / row / "seed-0"), "machine": asdict(Machine(workers=1))}
+        (scratch / f"{turn}.json").write_text(json.dumps(what))
+    (scratch / f"{len(ROWS) + 1}.json").write_text("null")
+    plain = toy_task.ToySites.problem
+    monkeypatch.setattr(
+        toy_task.ToySites, "problem", lambda self, *given: made.append(self) or plain(self, *given)
+    )
+    monkeypatch.setattr(sys, "argv", ["run_process", str(scratch)])
+    run_process.main()
+    assert [state(home / row / "seed-0") for row in ROWS] == ["finished"] * len(ROWS)
     assert len(made) == 1
 
 
